@@ -27,42 +27,50 @@ def small_contact_sheets():
 
 
 @pytest.fixture(scope="module")
-def browser():
+def browser_flags():
+    """Of chromium; a test file can replace them."""
+    return ["--no-sandbox"]
+
+
+@pytest.fixture(scope="module")
+def browser(browser_flags):
     """The system's chromium."""
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     executable = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if executable is None:
         pytest.skip("no chromium here")
     with playwright.sync_playwright() as driver:
-        started = driver.chromium.launch(executable_path=executable, args=["--no-sandbox"])
+        started = driver.chromium.launch(executable_path=executable, args=browser_flags)
         yield started
         started.close()
+
+
+def record_problems(page, *expected_addresses):
+    """The list of a page's messages and errors, and of its requests to other addresses."""
+    problems: list[str] = []
+    page.on("console", lambda message: problems.append(message.text))
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("request", lambda sent: sent.url.startswith(expected_addresses) or problems.append(sent.url))
+    return problems
 
 
 @pytest.fixture
 def open_file(browser):
     """Opens pages from disk. They may not report errors, open dialogs, load other files or store anything."""
-    pages: list = []
-    problems: list[str] = []
-
-    def check_request(request):
-        if not request.url.startswith(("file:", "data:")):
-            problems.append(request.url)
+    opened: list = []
 
     def open_file(path, **options):
         page = browser.new_page(**options)
         page.set_default_timeout(10_000)
-        page.on("console", lambda message: problems.append(message.text))
-        page.on("pageerror", lambda error: problems.append(str(error)))
+        problems = record_problems(page, "file:", "data:")
         page.on("dialog", lambda dialog: (problems.append(dialog.message), dialog.dismiss()))
-        page.on("request", check_request)
         page.goto(path.as_uri())
-        pages.append(page)
+        opened.append((page, problems))
         return page
 
     yield open_file
-    assert problems == []
-    for page in pages:
+    for page, problems in opened:
+        assert problems == []
         assert page.context.storage_state() == {"cookies": [], "origins": []}
         page.close()
 

@@ -2,28 +2,19 @@
 
 from pathlib import Path
 
-import nibabel as nib
-import numpy as np
-
-from anofpdm.segment.result import Segmentation
+from tests import toys
 
 MAX_GAP = 1e-4  # of probabilities
-AXES = np.array([[2, -1], [0, 1], [1, -1]])  # of a file whose array axes are not those of the phantom
+LESIONS = (((30, 10, 0), 20, 2.2), ((-35, -10, 6), 14, 1.5), ((0, 50, -12), 6, 2.0))  # centre, radius, brightness
 
 
-def reorient(source: Path, target: Path) -> Path:
-    """The same scan with its array axes permuted and two of them flipped, by nibabel."""
-    image = nib.Nifti1Image.from_filename(source)
-    nib.save(image.as_reoriented(AXES), target)
-    return target
-
-
-def canonical(image: nib.Nifti1Image) -> np.ndarray:
-    return np.asarray(nib.as_closest_canonical(image).dataobj, dtype=np.float32)
-
-
-def ours(result: Segmentation) -> tuple[np.ndarray, np.ndarray]:
-    """Probabilities and mask, both with axes towards right, anterior and superior."""
-    volumes = (result.anomaly_map, result.mask.astype(np.uint8))
-    probability, mask = (canonical(nib.Nifti1Image(volume, result.grid.affine)) for volume in volumes)
-    return probability, mask
+def scan_with_lesions(folder: Path, modalities, codes: str = "RAS") -> dict[str, Path]:
+    """A head with lesions of several sizes, bright, but dark in T1; array axes along `codes`."""
+    shape, spacing = (tuple(flat if code in "SI" else edge for code in codes) for flat, edge in ((12, 48), (6.0, 4.0)))
+    affine, files = toys.affine_of(codes, spacing, shape=shape), {}
+    for seed, modality in enumerate(modalities):
+        head = toys.ball(affine, shape, (0, 0, 0), 80) * (400.0 + toys.head(shape, seed, affine) / 10)
+        for centre, radius, factor in LESIONS:
+            head[toys.ball(affine, shape, centre, radius)] *= 1 / factor if modality == "t1" else factor
+        files[modality] = toys.save(folder / f"p_{modality}.nii.gz", head, affine)
+    return files

@@ -8,7 +8,7 @@ from PIL import Image
 from scipy import ndimage
 
 from anofpdm.method.decision import Decisions, SliceEvidence
-from anofpdm.report.display import DisplayData
+from anofpdm.report.display import DisplayData, SliceSpace
 from anofpdm.scans import AxialPlanes, Grid
 from anofpdm.scans.findings import find_lesions
 from anofpdm.segment.result import Segmentation
@@ -88,15 +88,11 @@ def segmented(
             **({"study": study} if study else {}),
         },
         display=DisplayData(
-            pixels.astype(np.float16), indices, planes.pixel_mm, tuple(modalities), CUT, engine=engine,
+            pixels.astype(np.float16), indices, planes.pixel_mm, tuple(modalities),
+            SliceSpace(grid, np.eye(4)), CUT, engine=engine,
         ),
         pictures=dict.fromkeys((study or {"series": ()})["series"], PICTURE),
     )  # fmt: skip
-
-
-@pytest.fixture(scope="session")
-def make():
-    return segmented
 
 
 NASTY = "</script ><script >alert(1)</script><img src=x onerror=alert(2)>&amp;\"'<!--\u2028"

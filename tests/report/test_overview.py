@@ -60,12 +60,3 @@ def test_slices_to_explain_are_counted_as_pictures_count():
     assert rows_to_explain((4, 12), [], indices, space, "p").tolist() == [0, 8]
     with pytest.warns(ScanWarning, match=r"no slice 3 to explain; slices 4 to 12 were analysed \(counted from 1\)"):
         assert rows_to_explain((3, 4), [], indices, space, "p").tolist() == [0]
-
-
-def test_the_true_lesion_is_outlined():
-    result = segmented()
-    truth = np.zeros_like(result.decisions.masks)
-    truth[:, 18:26, 18:26] = True
-    colours = {colour for _, colour in tiles(result.overview("p", truth))[0][0].getcolors(TILE**2)}
-    assert drawing.BLUE in colours
-    assert drawing.BLUE not in {colour for _, colour in tiles(result.overview("p"))[0][0].getcolors(TILE**2)}

@@ -16,10 +16,10 @@ from anofpdm.report.display import SliceSpace
 from anofpdm.report.page_data import column_count, overview_rows
 from anofpdm.report.result_page import render_report
 from anofpdm.scans import AxialPlanes, Grid
-from anofpdm.scans.findings import Finding
+from anofpdm.scans.findings import Finding, find_lesions
 from anofpdm.util.drawing import HEAT_COLOURS
 from tests import toys
-from tests.report.conftest import NASTY, STUDY
+from tests.report.conftest import NASTY, STUDY, segmented
 
 
 class ParsedPage(HTMLParser):
@@ -80,9 +80,11 @@ def assert_close(actual, expected):
 # ---- self-contained and safe -----------------------------------------------------------------------------------------
 
 
-def test_the_page_is_self_contained(any_kind):
-    made = render_report(any_kind, "p1")
+def test_the_page_is_self_contained_and_shows_markup_as_text(any_kind):
+    made = render_report(any_kind, NASTY)
     read = ParsedPage(made)
+    assert read.inside("h1") == [NASTY]
+    assert len(read.all("script")) == 2
     assert not re.search(r"https?:|[\"'(]//", re.sub(r"base64,[\w+/=]+", "", made.decode()), re.IGNORECASE)
     assert {tag for tag, _ in read.elements}.isdisjoint({"link", "iframe", "object", "embed", "form", "base", "a"})
     for tag, attributes in read.elements:
@@ -92,8 +94,8 @@ def test_the_page_is_self_contained(any_kind):
     assert not re.search(r"@import|url\(", " ".join(read.inside("style")))
 
 
-def test_the_policy_allows_only_this_script_and_this_style(make):
-    read = read_page(make())
+def test_the_policy_allows_only_this_script_and_this_style():
+    read = read_page(segmented())
     (policy,) = [meta["content"] for meta in read.all("meta") if meta.get("http-equiv") == "Content-Security-Policy"]
     directives = dict(part.strip().split(" ", 1) for part in policy.split(";"))
     assert directives["default-src"] == directives["base-uri"] == "'none'"
@@ -102,27 +104,14 @@ def test_the_policy_allows_only_this_script_and_this_style(make):
         assert directives[name] == f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def test_names_with_markup_are_shown_as_text(make):
-    plain = read_page(make())
-    names = {NASTY: NASTY, "t2": NASTY}
-    nasty = make(modalities=(NASTY, "t2"), files=names, warnings=[NASTY], engine=NASTY)
-    nasty.summary["settings"]["detector"] = NASTY
-    read = ParsedPage(render_report(nasty, NASTY))
-    assert len(read.all("script")) == len(plain.all("script")) == 2
-    assert len(read.all("img")) == len(plain.all("img")) == 4
-    assert read.inside("h1") == [NASTY]
-    assert read.data["score"]["detector"] == NASTY
-    assert "alert(1)" in read.visible  # as text
-
-
-def test_folders_are_not_in_the_page(make):
+def test_folders_are_not_in_the_page():
     home = "/home/anna smith/secret study"
     files = {"flair": f"{home}/p1_flair.nii.gz", "t2": "C:\\Users\\anna\\secret\\p1_t2.nii.gz"}
     warnings = [
         f"{files['flair']}: 90% of its slices is foreground; is it skull-stripped?",
         f"/tmp/tmpabc x/brain.nii.gz: no orientation in the header, unlike {files['t2']} and /srv/anna/other.nii.gz",
     ]
-    result = make(files=files, warnings=warnings)
+    result = segmented(files=files, warnings=warnings)
     result.summary["settings"]["brain_mask"] = (
         "command '/opt/my tools/hd-bet' -i {input} -o {output} --model=/srv/anna/m"
     )
@@ -136,8 +125,8 @@ def test_folders_are_not_in_the_page(make):
 # ---- numbers and sentences -------------------------------------------------------------------------------------------
 
 
-def test_numbers_agree_with_the_segmentation(make):
-    result = make()
+def test_numbers_agree_with_the_segmentation():
+    result = segmented()
     data, decisions, evidence = read_page(result).data, result.decisions, result.decisions.evidence
     expected = {
         "slice": result.display.indices + 1,  # counted from 1
@@ -155,8 +144,8 @@ def test_numbers_agree_with_the_segmentation(make):
             assert_close(shown[name], curve)
 
 
-def test_the_summary_of_the_scan(make):
-    result = make(axes="RAS")
+def test_the_summary_of_the_scan():
+    result = segmented(axes="RAS")
     text = ParsedPage(render_report(result, "Anna's scan")).visible
     (finding,) = result.findings
     detected = int(result.decisions.detected.sum())
@@ -175,32 +164,39 @@ def test_the_summary_of_the_scan(make):
     assert "Anna's scan" in text
 
 
-def test_the_preparation_of_a_raw_study_is_described(make):
-    read = read_page(make(study=STUDY))
+def test_the_preparation_of_a_raw_study_is_described():
+    read = read_page(segmented(study=STUDY))
     assert "2 series on one grid; the reference is FLAIR." in read.visible
     assert "1390 ml moved by 3.1 mm, rotated by 18.2° 0.96 (DICE) 12.0 (reused)" in read.visible
     alts = [image["alt"] for image in read.all("img") if image.get("class") == "planes"]
     assert alts[1] == "Planes of T2 with the outline of the brain mask, edges of FLAIR"
     assert "onerror=alert(2)" in read.visible  # as text
     assert "/data" not in read.visible
-    assert "preparation" not in read_page(make()).visible
+    assert "preparation" not in read_page(segmented()).visible
 
 
-def test_file_names_that_are_not_utf8(make):
-    made = render_report(make(files={"flair": "p\udce9.nii.gz", "t2": "t2.nii.gz"}), "p\udce9")
+def test_file_names_that_are_not_utf8():
+    made = render_report(segmented(files={"flair": "p\udce9.nii.gz", "t2": "t2.nii.gz"}), "p\udce9")
     assert ParsedPage(made).inside("h1") == ["p?"]
 
 
-def test_a_scan_without_findings(make):
-    text = read_page(make(radius=-1.0)).visible
+def test_a_scan_without_findings():
+    text = read_page(segmented(radius=-1.0)).visible
     assert "No lesion was found. None of 9 slices was classified as unhealthy." in text
     assert "Findings None." in text
-    empty = make(changes={"masks": np.zeros((9, 32, 32), bool)})
+    empty = segmented(changes={"masks": np.zeros((9, 32, 32), bool)})
     assert "However, no region above the threshold was large enough" in read_page(empty).visible
 
 
-def test_left_and_right_are_not_stated_without_an_orientation(make):
-    result = make()
+def test_the_largest_finding_is_the_first():
+    mask = np.zeros((8, 8, 8), bool)
+    mask[1, 1, 1] = mask[3:6, 3:6, 3:6] = True
+    findings = find_lesions(mask, mask.astype(np.float32), np.eye(4))
+    assert [(finding.number, round(1000 * finding.volume_ml)) for finding in findings] == [(1, 27), (2, 1)]
+
+
+def test_left_and_right_are_not_stated_without_an_orientation():
+    result = segmented()
     for code in ("sform_code", "qform_code"):
         result.grid.header[code] = 0
     read = read_page(result)
@@ -211,9 +207,9 @@ def test_left_and_right_are_not_stated_without_an_orientation(make):
 
 
 @pytest.mark.parametrize("gone", [np.nan, np.inf])
-def test_non_finite_values_are_null_and_shown_as_a_dash(make, gone):
+def test_non_finite_values_are_null_and_shown_as_a_dash(gone):
     lost = {name: np.full(9, gone) for name in ("score", "end_step", "end_divergence", "quantile", "threshold")}
-    data = read_page(make(changes=lost)).data
+    data = read_page(segmented(changes=lost)).data
     assert {shown[name] for shown in data["slices"] for name in lost} == {None}
     unhealthy = next(shown for shown in data["slices"] if shown["detected"])
     assert "log odds -, at or above the threshold 0." in unhealthy["decision"]
@@ -226,21 +222,21 @@ def decision(result, detected):
     return read_page(result).data["slices"][int(rows[0])]["decision"]
 
 
-def test_a_decision_by_the_curve_detector(make):
+def test_a_decision_by_the_curve_detector():
     assert re.match(
         r"Classified as unhealthy: log odds \d\.\d\d, at or above the threshold 0\. "
         r"Guided and unguided estimate differ most at noise level t_e = \d+\. "
         r"The mask is where the anomaly map is at least 0\.5 \(quantile 0\.9\d of the slice\); "
         r"its area is \d+ mm²\.$",
-        decision(make(), True),
+        decision(segmented(), True),
     )
-    assert re.match(r"Classified as healthy: log odds -.* Its mask is empty\.", decision(make(), False))
-    empty = make(changes={"masks": np.zeros((9, 32, 32), bool)})
+    assert re.match(r"Classified as healthy: log odds -.* Its mask is empty\.", decision(segmented(), False))
+    empty = segmented(changes={"masks": np.zeros((9, 32, 32), bool)})
     assert "no region where the anomaly map is at least 0.5" in decision(empty, True)
 
 
-def test_a_decision_by_the_cosine(make):
-    cosine = make(detector="cosine", threshold="both")
+def test_a_decision_by_the_cosine():
+    cosine = segmented(detector="cosine", threshold="both")
     assert re.search(r"error curves 0\.97\d*, at or below the threshold 0\.99000", decision(cosine, True))
     assert "geometric mean of the quantile" in decision(cosine, True)
     assert "above the threshold 0.99000" in decision(cosine, False)
@@ -249,8 +245,8 @@ def test_a_decision_by_the_cosine(make):
     assert_close([shown["score"] for shown in data["slices"]], cosine.decisions.evidence.similarity)
 
 
-def test_without_a_detector(make):
-    alone = make(detector="none", threshold="healthy")
+def test_without_a_detector():
+    alone = segmented(detector="none", threshold="healthy")
     assert "No slice detector was used" in decision(alone, True)
     assert "calibrated on slices labelled healthy" in decision(alone, True)
     read = read_page(alone)
@@ -258,29 +254,31 @@ def test_without_a_detector(make):
     assert "No slice detector was used: all 9 slices were treated as unhealthy." in read.visible
 
 
-def test_a_student_has_no_curves_and_estimates_its_overlap(make):
-    student = make(detector="student", engine="student", curves=False, changes={"estimated_dice": np.full(9, 0.8249)})
+def test_a_student_has_no_curves_and_estimates_its_overlap():
+    student = segmented(
+        detector="student", engine="student", curves=False, changes={"estimated_dice": np.full(9, 0.8249)}
+    )
     assert "t_e" not in decision(student, True)
     read = read_page(student)
     assert read.data["levels"] is None
     assert "No curves over noise levels: the student network predicts each slice in one step." in read.visible
     assert "Expected overlap with a manual mask (DICE): about 0.82. It is estimated without" in read.visible
     assert "Expected DICE about 0.82" in read.visible
-    assert "Expected" not in read_page(make()).visible
+    assert "Expected" not in read_page(segmented()).visible
 
 
-def test_smoothing_across_slices_is_stated(make):
-    smoothed = make()
+def test_smoothing_across_slices_is_stated():
+    smoothed = segmented()
     smoothed.summary["settings"]["decision"]["context_mm"] = 2.0
     assert "smoothed across slices (sigma 2 mm)" in read_page(smoothed).visible
-    assert "smoothed" not in read_page(make()).visible
+    assert "smoothed" not in read_page(segmented()).visible
 
 
 # ---- images ----------------------------------------------------------------------------------------------------------
 
 
-def test_sheets_hold_every_pixel(make):
-    result = make()
+def test_sheets_hold_every_pixel():
+    result = segmented()
     read, decisions, pixels = read_page(result), result.decisions, result.display.pixels.astype(np.float32)
     for channel in range(2):
         np.testing.assert_array_equal(read.tiles(str(channel), 9, 32), np.round((pixels[:, channel] + 1) * 127.5))

@@ -3,6 +3,7 @@
 import pytest
 
 from anofpdm.report.result_page import render_report
+from tests.report.conftest import segmented
 
 
 @pytest.fixture
@@ -34,8 +35,8 @@ def test_every_kind_of_result_opens_without_errors(any_kind, open_page):
     assert "NaN" not in page.inner_html("main")
 
 
-def test_the_panel_shows_the_slice(make, open_page):
-    result = make()
+def test_the_panel_shows_the_slice(open_page):
+    result = segmented()
     page = open_page(result)
     page.uncheck("#outline")
     page.fill("#slider", "2")
@@ -57,8 +58,8 @@ def test_the_panel_shows_the_slice(make, open_page):
         assert other.mean() > 1.5 * difference.mean()
 
 
-def test_keys(make, open_page):
-    page = open_page(make(n=30, first=0))
+def test_keys(open_page):
+    page = open_page(segmented(n=30, first=0))
     page.focus("#panels")
     for key, wanted in (
         ("Home", 1), ("ArrowRight", 2), ("ArrowUp", 3), ("PageUp", 13), ("ArrowLeft", 12), ("ArrowDown", 11),
@@ -83,9 +84,9 @@ def test_keys(make, open_page):
     assert chosen_slice(page) == 21
 
 
-def test_narrow_screens(make, open_page):
+def test_narrow_screens(open_page):
     names = {"flair": "a" * 90 + ".nii.gz", "t2": "t2.nii.gz"}
-    page = open_page(make(files=names, warnings=["b" * 120]), "c" * 90)
+    page = open_page(segmented(files=names, warnings=["b" * 120]), "c" * 90)
     page.click("summary")
     for width in (320, 360, 768, 1280):
         page.set_viewport_size({"width": width, "height": 740})
@@ -96,8 +97,8 @@ def test_narrow_screens(make, open_page):
             assert boxes[0]["width"] > 0.8 * width
 
 
-def test_printing_shows_summary_findings_and_slice_overview(make, open_page):
-    page = open_page(make(warnings=["look"]), color_scheme="dark")
+def test_printing_shows_summary_findings_and_slice_overview(open_page):
+    page = open_page(segmented(warnings=["look"]), color_scheme="dark")
     page.emulate_media(media="print")
     for seen in (".lead", ".warning", "#strip", "table", "#overview canvas >> nth=0", ".notice"):
         assert page.locator(seen).is_visible(), seen

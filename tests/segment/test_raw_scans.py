@@ -14,7 +14,6 @@ from anofpdm.choices import Raw
 from anofpdm.demo.run_demo import BUNDLED
 from anofpdm.errors import ScanError
 from anofpdm.raw.cache import StudyCache
-from anofpdm.report.display import slice_space
 from anofpdm.report.result_page import render_report
 from anofpdm.scans import write_nifti
 from anofpdm.scans.expects import ScanExpectation
@@ -100,7 +99,7 @@ def test_a_model_in_template_space_gets_the_scan_there_and_the_mask_comes_back(m
     explained = result.decisions.evidence.rows
     assert abs(explained - centre).min() <= 2
     assert masks[explained].any(axis=(1, 2)).all()
-    first, *_ = slice_space(result).central_rows(result.findings, result.display.indices)
+    first, *_ = result.display.space.central_rows(result.findings, result.display.indices)
     assert abs(first - centre) <= 2
     assert first in explained
     (shown,) = re.findall(r"slices \d+ to (\d+) of (\d+)", render_report(result, "anna").decode())

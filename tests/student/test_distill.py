@@ -21,7 +21,6 @@ from anofpdm.method.decision import DecisionSettings
 from anofpdm.method.gather import evidence_batches
 from anofpdm.method.mask import MaskSettings
 from anofpdm.network.predictor import load_trained
-from anofpdm.report.display import slice_space
 from anofpdm.report.page_data import build_page_data
 from anofpdm.segment.model import load
 from anofpdm.segment.scan_checks import warn_unusual_spacing
@@ -131,7 +130,7 @@ def test_findings_are_explained_at_their_central_slice(with_student, tmp_path):
     model = replace(model, student=replace(model.student, calibration=eager))
     with pytest.warns(ScanWarning, match="the lesion mask is"):
         result = model.segment(two_heads(tmp_path), explain="findings")
-    middles = set(slice_space(result).central_rows(result.findings, result.display.indices))
+    middles = set(result.display.space.central_rows(result.findings, result.display.indices))
     assert set(result.decisions.evidence.rows) == middles
     assert build_page_data(result)["start"] in middles
     result.save(tmp_path / "out")

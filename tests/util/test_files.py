@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from anofpdm.errors import AnoFPDMError, OutputError
-from anofpdm.util.files import encode_csv, folder_lock, remove_temporary_files, unescape_cell, write_atomically
+from anofpdm.errors import OutputError
+from anofpdm.util.files import encode_csv, remove_temporary_files, unescape_cell, write_atomically
 
 
 def failing(number):
@@ -69,10 +69,3 @@ def test_text_that_a_spreadsheet_would_run_is_escaped_and_read_back(text):
 def test_numbers_and_other_text_stay(value):
     ((cell, _),) = csv.reader(io.StringIO(encode_csv([], [[value, 0]]).decode().partition("\n")[2], newline=""))
     assert cell == unescape_cell(cell) == ("" if value is None else str(value))
-
-
-def test_a_folder_has_one_writer(tmp_path):
-    with folder_lock(tmp_path), pytest.raises(AnoFPDMError, match="another run is writing here"), folder_lock(tmp_path):
-        pass
-    with folder_lock(tmp_path):
-        pass

@@ -83,13 +83,3 @@ def test_threads_keep_the_order_and_hold_few_items():
         finished.append(result)
         assert len(taken) - len(finished) <= 4
     assert finished == [number**2 for number in range(20)]
-
-
-def test_an_error_in_a_thread_is_raised():
-    def broken(number):
-        if number == 3:
-            raise ValueError("3 is broken")
-        return number
-
-    with pytest.raises(ValueError, match="3 is broken"):
-        list(map_in_threads(broken, range(10)))

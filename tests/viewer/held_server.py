@@ -8,21 +8,26 @@ import os
 import shutil
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 
 from anofpdm.choices import Raw
 from anofpdm.scans.modalities import InputModalities
 
 
+@dataclass(frozen=True)
+class StoredRequest:
+    inputs: InputModalities
+    advice: str = ""
+    raw: Raw = Raw.AUTO
+
+
 class StoredModel:
     """Stands for a loaded model: its result for every scan is the stored one."""
 
-    def __init__(self, folder: Path, _device: str):
-        self.folder = folder
-
-    def request(self, *, raw, **_choices):
-        return SimpleNamespace(inputs=InputModalities(("flair", "t2")), raw=Raw(raw))
+    def request(self, **_choices):
+        return StoredRequest(InputModalities(("flair", "t2")))
 
     def segment(self, _files, *, progress, **_choices):
         while Path(os.environ["HOLD_SCANS"]).exists():
@@ -36,7 +41,7 @@ class StoredModel:
 
 if __name__ == "__mp_main__":  # a worker: multiprocessing imports this file in it
     replacement = ModuleType("anofpdm.segment.model")
-    replacement.load = StoredModel  # type: ignore[attr-defined]
+    replacement.load = lambda _folder, _device: StoredModel()  # type: ignore[attr-defined]
     sys.modules[replacement.__name__] = replacement
 
 if __name__ == "__main__":

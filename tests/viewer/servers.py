@@ -8,12 +8,11 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from faults.processes import worker_pids
+from faults.processes import wait_until, worker_pids
 
 FINISHED = ("done", "failed", "cancelled")
 
@@ -60,12 +59,11 @@ class Server:
         self.port = urlsplit(self.address).port
 
     def _wait_for_address(self) -> str:
-        until = time.monotonic() + 60
-        while time.monotonic() < until and self.process.poll() is None:
-            if address := re.search(r"^open (\S+)$", self.log.read_text(), re.MULTILINE):
-                return address[1]
-            time.sleep(0.05)
-        raise AssertionError(f"the server did not start: {self.log.read_text()}")
+        pattern = re.compile(r"^open (\S+)$", re.MULTILINE)
+        wait_until(lambda: pattern.search(self.log.read_text()) or self.process.poll() is not None, 60, 0.05)
+        address = pattern.search(self.log.read_text())
+        assert address, f"the server did not start: {self.log.read_text()}"
+        return address[1]
 
     def request(self, path, method="GET", body=None, headers=None, timeout=30) -> Response:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
@@ -81,14 +79,11 @@ class Server:
     def job(self, job_id) -> dict:
         return self.request(f"/api/jobs/{job_id}").json
 
-    def wait(self, job_id, *states, seconds=120) -> dict:
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            job = self.job(job_id)
-            if job["state"] in (states or FINISHED):
-                return job
-            time.sleep(0.05)
-        raise AssertionError(f"the job is still {job}: {self.log.read_text()}")
+    def wait(self, job_id) -> dict:
+        """Until the job has ended."""
+        ended = wait_until(lambda: self.job(job_id)["state"] in FINISHED, 120, 0.05)
+        assert ended, f"the job is still {self.job(job_id)}: {self.log.read_text()}"
+        return self.job(job_id)
 
     def finish(self, parts, names=None) -> tuple[dict, dict]:
         """Upload a scan: its job, which must be done, and its result."""

@@ -10,7 +10,6 @@ import pytest
 
 uvicorn = pytest.importorskip("uvicorn")
 
-from anofpdm.segment.outputs import SUMMARY  # noqa: E402
 from anofpdm.viewer.limits import Limits  # noqa: E402
 from anofpdm.viewer.server import create_config  # noqa: E402
 
@@ -75,14 +74,12 @@ def seconds_until_closed(peer, meanwhile=b"") -> float:
     return time.monotonic() - began
 
 
-def test_hundreds_of_half_open_requests_lock_nobody_out(start, tmp_path, connect):
-    (tmp_path / SUMMARY).write_text('{"volume_ml": 1}')
-    server = start("view", tmp_path)
+def test_hundreds_of_half_open_requests_lock_nobody_out(view_server, connect):
     for _ in range(450):
-        connect(server.port, HALF)
+        connect(view_server.port, HALF)
     began = time.monotonic()
     for path in ("/", "/api/results"):
-        assert server.request(path).status == 200
+        assert view_server.request(path).status == 200
     assert time.monotonic() - began < 3
 
 

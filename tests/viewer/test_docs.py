@@ -27,7 +27,7 @@ def test_curl_commands_of_the_documentation(server, scan, tmp_path):
 
     upload, listing, query, download, delete = LINES
     job = json.loads(run(upload))["id"]
-    server.wait(job, "done")
+    server.wait(job)
     assert job in [listed["id"] for listed in json.loads(run(listing))]
     assert json.loads(run(query, job))["state"] == "done"
     before = set(tmp_path.iterdir())
@@ -35,4 +35,4 @@ def test_curl_commands_of_the_documentation(server, scan, tmp_path):
     (mask,) = set(tmp_path.iterdir()) - before
     assert nib.Nifti1Image.from_filename(mask).shape == nib.Nifti1Image.from_filename(scan["flair"]).shape
     run(delete, job)
-    assert server.request(f"/api/jobs/{job}").status == 404
+    assert [server.request(f"/api/{kind}/{job}").status for kind in ("jobs", "results")] == [404, 404]

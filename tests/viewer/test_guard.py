@@ -4,9 +4,11 @@ import asyncio
 import re
 
 import pytest
+from fastapi import APIRouter
 
 from anofpdm.viewer.access import Access
 from anofpdm.viewer.guard import Guard
+from anofpdm.viewer.niivue import Niivue
 from anofpdm.viewer.pages import create_app
 
 TOKEN = "a-long-token"
@@ -46,26 +48,22 @@ def test_a_token_by_header_or_cookie():
 
 
 def test_of_an_internal_error_only_the_place_is_shown(caplog):
-    app, sent = create_app("a title", ""), []
-
-    @app.get("/api/broken")
-    def broken():
+    def broken(_key):
         raise KeyError("MUELLER^HANS")
 
-    async def call():
-        scope = {"type": "http", "method": "GET", "path": "/api/broken", "query_string": b"",
-                 "headers": [(b"host", b"localhost:8642")]}  # fmt: skip
+    sent = []
+    app = create_app("a title", "", APIRouter(), broken, home="list", niivue=Niivue(None))
+    scope = {"type": "http", "method": "GET", "path": "/api/results/x", "query_string": b"",
+             "headers": [(b"host", b"localhost:8642")]}  # fmt: skip
 
-        async def receive():
-            return {"type": "http.request", "body": b""}
+    async def receive():
+        return {"type": "http.request", "body": b""}
 
-        async def send(message):
-            sent.append(message)
-
-        await Guard(app, Access())(scope, receive, send)
+    async def send(message):
+        sent.append(message)
 
     with pytest.raises(KeyError):  # for uvicorn, whose log is switched off
-        asyncio.run(call())
+        asyncio.run(Guard(app, Access())(scope, receive, send))
     assert sent[0]["status"] == 500
     assert b"content-security-policy" in dict(sent[0]["headers"])
     assert b"the log of the server shows where" in sent[1]["body"]

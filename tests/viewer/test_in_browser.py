@@ -2,7 +2,7 @@
 
 import io
 import shutil
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,22 +10,18 @@ import pytest
 from PIL import Image
 
 from anofpdm.viewer.niivue import find_niivue
+from tests.conftest import record_problems
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium here")
 with_niivue = pytest.mark.skipif(find_niivue().path is None, reason=find_niivue().why_not)
-FLAGS = ["--no-sandbox", "--use-gl=angle", "--use-angle=swiftshader", "--enable-unsafe-swiftshader"]
 READY = "body[data-ready]"
+TOKEN = "a-very-long-token"
 IGNORED = ("GPU stall", "status of 4")  # of software rendering, and errors that tests provoke
 
 
 @pytest.fixture(scope="module")
-def browser():
-    with playwright.sync_playwright() as driver:
-        opened = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield opened
-        opened.close()
+def browser_flags():
+    """Volumes are drawn in software."""
+    return ["--no-sandbox", "--use-gl=angle", "--use-angle=swiftshader", "--enable-unsafe-swiftshader"]
 
 
 @pytest.fixture(scope="module")
@@ -41,8 +37,7 @@ def serving(start, hold, model, tmp_path_factory):
 @dataclass
 class Opened:
     page: Any
-    errors: list[str] = field(default_factory=list)
-    foreign_requests: list[str] = field(default_factory=list)
+    problems: list[str]
 
     def film(self, condition) -> np.ndarray:
         """[row, column, 3]: a screenshot that meets the condition; software rendering is slow."""
@@ -62,28 +57,30 @@ class Opened:
             self.page.wait_for_timeout(50)
         raise AssertionError(f"never true: {condition}")
 
-    def assert_no_errors(self):
-        assert [text for text in self.errors if not any(word in text for word in IGNORED)] == []
-        assert self.foreign_requests == []
+    def assert_no_problems(self):
+        assert [text for text in self.problems if not any(word in text for word in IGNORED)] == []
 
     def fits(self):
         return self.page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
 
+    def choose_files(self, files):
+        for modality, path in files.items():
+            self.page.set_input_files(f"#file-{modality}", path)
+
+    def delete_scan(self):
+        self.page.once("dialog", lambda dialog: dialog.accept())
+        self.page.click("#delete")
+        self.page.wait_for_url("**/")
+
 
 def open_home(browser, server, **options) -> Opened:
     """In a context of its own: nothing is remembered from other tests."""
-    context = browser.new_context(**{"viewport": {"width": 760, "height": 700}, **options})
-    opened = Opened(context.new_page())
-    home = f"http://127.0.0.1:{server.port}/"
-    opened.page.set_default_timeout(45_000)
-    opened.page.on("console", lambda message: opened.errors.append(message.text))
-    opened.page.on("pageerror", lambda error: opened.errors.append(str(error)))
-    opened.page.on(
-        "request",
-        lambda sent: sent.url.startswith((home, "blob:", "data:")) or opened.foreign_requests.append(sent.url),
-    )
-    opened.page.goto(home)
-    opened.page.wait_for_selector(READY)
+    page = browser.new_context(**{"viewport": {"width": 760, "height": 700}, **options}).new_page()
+    home = f"http://127.0.0.1:{server.port}/"  # without the token in the address of the server
+    opened = Opened(page, record_problems(page, home, "blob:", "data:"))
+    page.set_default_timeout(45_000)
+    page.goto(server.address)
+    page.wait_for_selector(READY)
     return opened
 
 
@@ -97,7 +94,7 @@ def open_page(browser):
 
     yield open_and_remember
     for opened in all_opened:
-        opened.assert_no_errors()
+        opened.assert_no_problems()
         opened.page.context.close()
 
 
@@ -120,9 +117,9 @@ def test_upload_progress_result_download_and_delete(serving, hold, open_page, ma
     opened = open_page(serving)
     page = opened.page
     assert "Series on different grids, or of whole heads" in page.text_content("#needs")
-    for modality, path in make_scan(3).items():
-        shutil.copy(path, tmp_path / f"anna_{modality}.nii.gz")
-        page.set_input_files(f"#file-{modality}", tmp_path / f"anna_{modality}.nii.gz")
+    opened.choose_files(
+        {name: shutil.copy(path, tmp_path / f"anna_{name}.nii.gz") for name, path in make_scan(3).items()}
+    )
     page.click("#send")
     page.wait_for_selector("#scans li[data-state=running]")
     assert page.text_content("#scans .file") == "anna"
@@ -137,9 +134,7 @@ def test_upload_progress_result_download_and_delete(serving, hold, open_page, ma
     with page.expect_download() as saved:
         page.click("text=Mask (NIfTI)")
     assert saved.value.suggested_filename.endswith("_mask.nii.gz")
-    page.once("dialog", lambda dialog: dialog.accept())
-    page.click("#delete")
-    page.wait_for_url("**/")
+    opened.delete_scan()
     page.wait_for_selector("#none:not([hidden])")
 
 
@@ -160,7 +155,7 @@ def volume(first_result):
     first_result.page.check("#mask-on")
     first_result.page.uncheck("#map-on")
     yield first_result
-    first_result.assert_no_errors()
+    first_result.assert_no_problems()
 
 
 @with_niivue
@@ -247,8 +242,7 @@ def test_queue_positions_and_cancel_on_a_phone(serving, hold, open_page, scan):
     opened = open_page(serving, viewport={"width": 360, "height": 740})
     page = opened.page
     for _ in range(2):
-        for modality, path in scan.items():
-            page.set_input_files(f"#file-{modality}", path)
+        opened.choose_files(scan)
         page.click("#send")
         page.wait_for_selector("#file-flair:invalid, #slot-flair:not(.given)")
     page.wait_for_selector("#scans li[data-state=running]")
@@ -281,11 +275,29 @@ def test_the_list_of_results_on_a_narrow_dark_screen(view_server, open_page):
     assert page.evaluate("document.activeElement.id") == "back"
 
 
-def test_without_niivue_the_report_fills_the_window(start, results_folder, open_page, tmp_path):
-    server = start("view", results_folder, env={"XDG_CACHE_HOME": str(tmp_path)})
-    page = open_page(server).page
-    page.click("#rows a >> nth=0")
+FOREIGN = (
+    "<script>const show = (text) => { document.title = text; };"
+    "fetch('/api/results').then(() => show('reached'), () => show('blocked'));"
+    "try { localStorage.x = 1; show('stored'); } catch {}</script>"
+)
+
+
+@pytest.fixture(scope="module")
+def unusual(start, results_folder, tmp_path_factory):
+    """A server with a token and without niivue; of a result, a damaged one, and one whose report is a foreign page."""
+    folder = tmp_path_factory.mktemp("unusual")
+    for name in ("damaged", "foreign", "plain"):
+        shutil.copytree(results_folder / "p1", folder / "results" / name)
+    (folder / "results" / "damaged" / "summary.json").write_text("[]")
+    (folder / "results" / "foreign" / "report.html").write_text(FOREIGN)
+    return start("view", folder / "results", "--token", TOKEN, env={"XDG_CACHE_HOME": str(folder)})
+
+
+def test_without_niivue_the_report_fills_the_window(unusual, open_page):
+    page = open_page(unusual).page
+    page.click("#rows a >> nth=1")
     page.wait_for_selector(READY)
+    assert page.text_content("h1") == "plain"
     assert "'anofpdm serve --set-up' installs it with npm" in page.text_content("#why-not")
     assert page.locator("#volumes").is_hidden()
     window, report = page.viewport_size, page.locator("#slices").bounding_box()
@@ -297,51 +309,39 @@ def test_without_niivue_the_report_fills_the_window(start, results_folder, open_
     frame.locator("body[data-ready]").wait_for()
     before = frame.locator("#which").text_content()
     frame.locator("#next").press("Enter")  # a click can miss: the frame scrolls to #browser while it loads
-    playwright.expect(frame.locator("#which")).not_to_have_text(before)
+    frame.locator(f"#which:not(:text-is('{before}'))").wait_for()
     assert page.locator("#film").is_hidden()
 
 
-def test_a_damaged_result_is_listed_with_the_reason(start, results_folder, open_page, tmp_path):
-    shutil.copytree(results_folder, tmp_path / "results")
-    (tmp_path / "results" / "p1" / "summary.json").write_text("[]")
-    opened = open_page(start("view", tmp_path / "results"))
-    rows = opened.page.locator("#rows tr")
-    assert rows.nth(0).inner_text().split("\t") == ["p1", "Unreadable: summary.json: not a summary of anofpdm segment"]
-    assert rows.nth(0).locator("a").count() == 0
-    assert rows.nth(1).locator("a").count() == 1
+def test_a_damaged_result_is_listed_with_the_reason(unusual, open_page):
+    rows = open_page(unusual).page.locator("#rows tr")
+    reason = "Unreadable: summary.json: not a summary of anofpdm segment"
+    assert rows.nth(0).inner_text().split("\t") == ["damaged", reason]
+    assert [rows.nth(number).locator("a").count() for number in range(3)] == [0, 1, 1]
+
+
+def test_a_foreign_report_has_no_access_to_the_server(unusual, open_page):
+    """Results from elsewhere can contain any page as report."""
+    opened = open_page(unusual)
+    key = unusual.request("/api/results", headers={"Authorization": f"Bearer {TOKEN}"}).json[1]["key"]
+    opened.page.goto(f"http://127.0.0.1:{unusual.port}/api/results/{key}/files/report")
+    opened.wait_until("document.title === 'blocked'")
+    opened.problems.clear()  # messages of the browser about it
 
 
 def test_scans_of_another_browser_are_found(serving, hold, open_page, scan):
     hold.release()
     job = serving.upload(scan).json
-    page = open_page(serving).page
+    opened = open_page(serving)
+    page = opened.page
     assert page.locator("#none").is_visible()
     page.click("#others summary")
     page.wait_for_selector(f"#other-scans #scan-{job['id']}[data-state=done]")
     page.click(f"#scan-{job['id']} .open")
     page.wait_for_selector(READY)
     assert page.text_content("h1") == job["name"]
-    page.once("dialog", lambda dialog: dialog.accept())
-    page.click("#delete")
-    page.wait_for_url("**/")
+    opened.delete_scan()
     assert serving.request(f"/api/jobs/{job['id']}").status == 404
-
-
-def test_a_foreign_report_has_no_access_to_the_server(start, results_folder, open_page, tmp_path):
-    """Results from elsewhere can contain any page as report."""
-    shutil.copytree(results_folder / "p1", tmp_path / "results" / "p1")
-    (tmp_path / "results" / "p1" / "report.html").write_text(
-        "<script>const show = (text) => { document.title = text; };"
-        "fetch('/api/results').then(() => show('reached'), () => show('blocked'));"
-        "try { localStorage.x = 1; show('stored'); } catch {}</script>"
-    )
-    server = start("view", tmp_path / "results")
-    opened = open_page(server)
-    key = server.request("/api/results").json[0]["key"]
-    opened.page.goto(f"http://127.0.0.1:{server.port}/api/results/{key}/files/report")
-    opened.wait_until("document.title === 'blocked'")
-    assert opened.page.title() == "blocked"
-    opened.errors.clear()  # messages of the browser about it
 
 
 def test_the_api_page(serving, open_page):
@@ -352,13 +352,12 @@ def test_the_api_page(serving, open_page):
     assert opened.fits()
 
 
-def test_login_with_a_token(start, results_folder, browser):
-    server = start("view", results_folder, "--token", "a-very-long-token")
+def test_login_with_a_token(unusual, browser):
     page = browser.new_context().new_page()
-    page.goto(f"http://127.0.0.1:{server.port}/scan")
-    page.fill("#token", "a-very-long-token")
+    page.goto(f"http://127.0.0.1:{unusual.port}/scan")
+    page.fill("#token", TOKEN)
     page.click("button")
     page.wait_for_selector(READY)
-    assert page.url == f"http://127.0.0.1:{server.port}/"
-    assert page.locator("#rows tr").count() == 2
+    assert page.url == f"http://127.0.0.1:{unusual.port}/"
+    assert page.locator("#rows tr").count() == 3
     page.context.close()

@@ -1,11 +1,10 @@
 """Jobs on disk: a server can end at any moment, and the next one resumes."""
 
-import contextlib
 import json
 
 import pytest
 
-from anofpdm.viewer.jobs import INPUT, RESULT, JobState, JobStore
+from anofpdm.viewer.jobs import INPUT, RESULT, UNFINISHED, JobState, JobStore
 from anofpdm.viewer.limits import RequestError
 
 
@@ -20,19 +19,11 @@ def accept_scan(store):
         return store.accept(place, {"flair": "flair.nii"})
 
 
-def write_result(store, job):
-    out = store.path(job, "attempt-1")
-    out.mkdir()
-    (out / "summary.json").write_text(json.dumps({"volume_ml": 1.5, "findings": 2, "settings": "long"}))
-    return out
-
-
-def test_an_incomplete_upload_is_removed(store, tmp_path):
-    with contextlib.suppress(ZeroDivisionError), store.incoming() as place:
-        (place / INPUT / "part-0").write_text("half")
-        raise ZeroDivisionError
-    assert list((tmp_path / "incoming").iterdir()) == []
-    assert store.all() == []
+def write_result(store, job, part=UNFINISHED):
+    store.path(job, part).mkdir()
+    store.path(job, f"{part}/summary.json").write_text(
+        json.dumps({"volume_ml": 1.5, "findings": 2, "settings": "long"})
+    )
 
 
 def test_ids_are_random_and_the_order_is_kept(store):
@@ -41,50 +32,37 @@ def test_ids_are_random_and_the_order_is_kept(store):
     assert store.all(JobState.QUEUED) == jobs
 
 
-def test_a_finished_job_is_restored(store, tmp_path):
+def test_a_finished_job_is_restored_and_an_unreadable_state_file_deletes_nothing(store, tmp_path):
     job = store.start(accept_scan(store))
-    job = store.finish(job, write_result(store, job))
-    assert job.state == JobState.DONE
-    assert job.result == {"volume_ml": 1.5, "findings": 2}
+    write_result(store, job)
+    job = store.finish(job)
+    assert (job.state, job.result) == (JobState.DONE, {"volume_ml": 1.5, "findings": 2})
     assert JobStore(tmp_path).get(job.id) == job
-
-
-def test_a_running_job_is_queued_again_in_its_old_place(store, tmp_path):
-    first, second = accept_scan(store), accept_scan(store)
-    store.start(first)
-    store.path(first, "attempt-1").mkdir()
-    store = JobStore(tmp_path)
-    assert [job.id for job in store.all(JobState.QUEUED)] == [first.id, second.id]
-    assert not store.path(first, "attempt-1").exists()
-    assert store.get(first.id).attempts == 1
+    for text in ("", "{", "[]", '{"id": "other", "number": 1}', '{"unknown": 1}'):
+        store.path(job, "job.json").write_text(text)
+        assert JobStore(tmp_path).all() == []
+        assert store.path(job, f"{RESULT}/summary.json").is_file()
 
 
 def test_a_result_without_an_updated_state_is_kept(store, tmp_path):
     """The server ended after it had renamed the result."""
     job = store.start(accept_scan(store))
-    write_result(store, job).rename(store.path(job, RESULT))
+    write_result(store, job, RESULT)
     job = JobStore(tmp_path).get(job.id)
     assert (job.state, job.result) == (JobState.DONE, {"volume_ml": 1.5, "findings": 2})
 
 
-def test_a_job_that_ends_the_server_three_times_fails(store, tmp_path):
-    job = accept_scan(store)
-    for _ in range(3):
-        assert store.get(job.id).state == JobState.QUEUED
-        store.start(store.get(job.id))
+def test_a_job_that_ends_the_server_is_queued_in_its_old_place_and_fails_the_third_time(store, tmp_path):
+    job, other = accept_scan(store), accept_scan(store)
+    for attempts in range(3):
+        assert [queued.id for queued in store.all(JobState.QUEUED)] == [job.id, other.id]
+        assert store.get(job.id).attempts == attempts
+        write_result(store, store.start(store.get(job.id)))
         store = JobStore(tmp_path)
+        assert not store.path(job, UNFINISHED).exists()
     assert store.get(job.id).state == JobState.FAILED
     assert "will not be tried again" in store.get(job.id).error
     assert not store.path(job, INPUT).exists()
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"id": "other", "number": 1}', '{"unknown": 1}'])
-def test_an_unreadable_state_file_deletes_nothing(store, tmp_path, text):
-    job = store.start(accept_scan(store))
-    store.finish(job, write_result(store, job))
-    store.path(job, "job.json").write_text(text)
-    assert JobStore(tmp_path).all() == []
-    assert store.path(job, f"{RESULT}/summary.json").is_file()
 
 
 def test_a_deleted_job_cannot_be_used(store, tmp_path):

@@ -2,6 +2,7 @@
 
 import gzip
 import io
+from dataclasses import replace
 
 import nibabel as nib
 import numpy as np
@@ -11,7 +12,8 @@ from anofpdm.raw.register import Head
 from anofpdm.scans import write_nifti
 from anofpdm.scans.modalities import InputModalities
 from anofpdm.viewer.limits import Limits, RequestError
-from anofpdm.viewer.upload_check import check_images
+from anofpdm.viewer.uploads import check_images
+from anofpdm.viewer.worker import Ready
 from tests.raw.toy_studies import dicom_series, moved_head, random_rigid, thick_grid
 
 MOVEMENT = random_rigid(np.random.default_rng(8), 10.0, 12.0)
@@ -28,14 +30,13 @@ def heads():
 
 
 def test_series_on_different_grids_are_accepted_unless_raw_is_never(heads, tmp_path):
-    files = {name: tmp_path / name for name in heads}
+    files = {name: tmp_path / f"{name}.nii.gz" for name in heads}
     for name, head in heads.items():
-        write_nifti(tmp_path / f"{name}.nii.gz", head.voxels, head.grid)
-        (tmp_path / f"{name}.nii.gz").rename(files[name])
-    inputs = InputModalities(tuple(heads))
-    assert check_images(files, inputs, Limits(), raw=True) == {name: f"{name}.nii.gz" for name in heads}
+        write_nifti(files[name], head.voxels, head.grid)
+    accepts = Ready(InputModalities(tuple(heads)), raw=True)
+    assert check_images(files, accepts, Limits()) == files
     with pytest.raises(RequestError, match="not on the grid"):
-        check_images(files, inputs, Limits(), raw=False)
+        check_images(files, replace(accepts, raw=False), Limits())
 
 
 def test_a_zip_of_a_raw_dicom_study(server, store_folder, tmp_path, heads):

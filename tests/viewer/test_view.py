@@ -171,9 +171,9 @@ def test_warnings_do_not_contain_folders(copied):
     change_summary(
         copied,
         inputs={"flair": {"file": "/home/anna b/mueller/f.nii.gz", "sha256": ""}},
-        warnings=["/home/anna b/mueller/f.nii.gz: 60% of it", "see /home/anna/other.nii: 1 / 2"],
+        warnings=["/home/anna b/mueller/f.nii.gz: 60% of it", "t2: see /home/anna/other.nii, 1 / 2"],
     )
-    assert find_p1(copied).warnings() == ["f.nii.gz: 60% of it", "see other.nii: 1 / 2"]
+    assert find_p1(copied).warnings() == ["f.nii.gz: 60% of it", "t2: see other.nii, 1 / 2"]
 
 
 def test_the_server_is_read_only(view_server, results_folder):

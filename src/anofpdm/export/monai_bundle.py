@@ -171,19 +171,24 @@ def bundle_metadata(source: BundleSource) -> dict[str, Any]:
 
 
 def _data_format(config: StudentConfig) -> dict[str, Any]:
-    common = {"type": "image", "spatial_shape": ["*", "*", "*"], "dtype": "float32", "is_patch_data": False}
-    image = {"format": "magnitude", "modality": "MR", "num_channels": len(config.modalities)}
-    spacing = {"type": "vector", "format": "mm", "num_channels": 3, "spatial_shape": [], "dtype": "float32"}
-    channels = {str(number): name for number, name in enumerate(config.modalities)}
-    outputs = {"format": "segmentation", "num_channels": 2}
+    image = _tensor("magnitude", list(config.modalities), modality="MR")
+    spacing = _tensor("mm", ["x", "y", "z"], type="vector", spatial_shape=[])
+    pred = _tensor("segmentation", ["probability", "mask"], value_range=[0, 1])
+    return {"inputs": {"image": image, "spacing": spacing}, "outputs": {"pred": pred}}
+
+
+def _tensor(kind: str, channels: list[str], **others: Any) -> dict[str, Any]:
+    """By default an image of any size."""
     return {
-        "inputs": {
-            "image": {**common, **image, "value_range": [], "channel_def": channels},
-            "spacing": {**spacing, "value_range": [], "channel_def": {"0": "x", "1": "y", "2": "z"}},
-        },
-        "outputs": {
-            "pred": {**common, **outputs, "value_range": [0, 1], "channel_def": {"0": "probability", "1": "mask"}}
-        },
+        "type": "image",
+        "format": kind,
+        "num_channels": len(channels),
+        "spatial_shape": ["*", "*", "*"],
+        "dtype": "float32",
+        "value_range": [],
+        "is_patch_data": False,
+        "channel_def": {str(number): name for number, name in enumerate(channels)},
+        **others,
     }
 
 
@@ -194,9 +199,9 @@ def _documents(source: BundleSource) -> dict[str, bytes]:
     documents = {name: path.read_bytes() for name, path in paths.items() if path.is_file()}
     if "LICENSE" not in documents and source.shipped:
         terms = documents.get("docs/data_license.txt", f"SPDX-License-Identifier: {source.licence}\n".encode())
-        files = (importlib.metadata.files("anofpdm") or ()) if source.licence == CODE_LICENCE else ()
-        texts = [path.read_text() for path in files if path.name == "LICENSE"]
-        documents["LICENSE"] = terms + "\n".join(["", *texts[:1]]).encode()
+        text = importlib.metadata.distribution("anofpdm").read_text("licenses/LICENSE")
+        own = f"\n{text}" if text and source.licence == CODE_LICENCE else ""
+        documents["LICENSE"] = terms + own.encode()
     return documents
 
 

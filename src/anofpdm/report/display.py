@@ -41,19 +41,15 @@ class DisplayData:
     indices: np.ndarray  # [n], axial positions in the scan, counted from 0 at the inferior end
     pixel_mm: float
     modalities: tuple[str, ...]  # M, the scored ones
+    space: SliceSpace
     cosine_cut: float  # unhealthy at or below, with the cosine detector
     healthy_level: float = 0.0  # nearly all map pixels of healthy slices are below it
     engine: str = "diffusion"  # that made the masks
-    space: SliceSpace | None = None  # None: on the grid of the result
 
     @property
     def numbers(self) -> np.ndarray:
         """[n]: slices as people count them, from 1 at the inferior end."""
         return self.indices + 1
-
-
-def slice_space(result: "SegmentedScan") -> SliceSpace:
-    return result.display.space or SliceSpace(result.grid, np.eye(4))
 
 
 class SegmentedScan(Protocol):

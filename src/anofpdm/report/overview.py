@@ -25,9 +25,10 @@ def draw_overview(
     areas = shown.sum(axis=(1, 2))
     rows = space_evenly(np.flatnonzero(areas) if areas.any() else np.arange(len(areas)), COLUMNS)
     width = GAP + COLUMNS * (TILE + GAP)
-    charts = _draw_charts(display, decisions, width // 2)
-    height = HEADING + 2 * (TILE + GAP) + CAPTION + charts[0].height + GAP
+    charts = drawing.hstack_images(_draw_charts(display, decisions, width // 2))
+    height = HEADING + 2 * (TILE + GAP) + CAPTION + charts.height + GAP
     sheet = Image.new("RGB", (width, height), drawing.BACKGROUND)
+    sheet.paste(charts, (0, height - charts.height - GAP))
     pen = ImageDraw.Draw(sheet)
     pen.text((GAP, 6), title, drawing.FOREGROUND, drawing.font(13))
     maximum = float(np.percentile(decisions.maps, WHITE_PERCENTILE))
@@ -42,8 +43,6 @@ def draw_overview(
         tiles = drawing.draw_outline(slice_tile, mask), drawing.draw_outline(heat, mask, drawing.FOREGROUND)
         for number, tile in enumerate(tiles):
             sheet.paste(drawing.mark_sides(tile) if oriented else tile, (left, top + CAPTION + number * (TILE + GAP)))
-    for column, image in enumerate(charts):
-        sheet.paste(image, (column * (width // 2), height - image.height - GAP))
     return drawing.encode_png(sheet)
 
 

@@ -8,9 +8,9 @@ from PIL import Image
 
 from anofpdm.report import wording
 from anofpdm.report.display import DecisionRules, SegmentedScan
-from anofpdm.util.drawing import HEAT_COLOURS, encode_png
+from anofpdm.util.drawing import HEAT_COLOURS, encode_png, grey_levels, heat_levels
+from anofpdm.util.files import without_nan
 
-DIGITS = 9  # significant ones, of numbers on the page
 OVERVIEW_SLICES = 24
 WHITE_PERCENTILE = 99.9  # of all map pixels
 WHITE_ABOVE_HEALTHY = 2.0  # white is at least this multiple of the level of healthy slices
@@ -32,7 +32,7 @@ def build_page_data(result: SegmentedScan) -> dict[str, Any]:
         "start": start_row(areas, decisions.score, None if evidence is None else evidence.rows),
         "overview": overview_rows(areas),
     }
-    return {name: _rounded(value) for name, value in data.items()}
+    return dict(without_nan(data))
 
 
 def white_level(maps: np.ndarray, healthy_level: float) -> float:
@@ -94,17 +94,6 @@ def _slice(result: SegmentedScan, row: int, area: float, rules: DecisionRules) -
     return data | {name: getattr(evidence, name)[entry].tolist() for name in names}
 
 
-def _rounded(value: Any) -> Any:
-    """Numbers to significant digits; None where they are not finite."""
-    if isinstance(value, dict):
-        return {name: _rounded(entry) for name, entry in value.items()}
-    if isinstance(value, list):
-        return [_rounded(entry) for entry in value]
-    if isinstance(value, float):
-        return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
-    return value
-
-
 # ---- sheets ----------------------------------------------------------------------------------------------------------
 
 
@@ -113,9 +102,8 @@ def encode_sheets(result: SegmentedScan, map_maximum: float) -> dict[str, bytes]
     display, decisions = result.display, result.decisions
     sheets = {}
     for number in range(len(display.modalities)):
-        shades = np.clip(display.pixels[:, number].astype(np.float32), -1, 1) + 1
-        sheets[str(number)] = _tile(np.round(shades * (255 / 2)))
-    sheets["map"] = _tile(np.round(np.clip(np.nan_to_num(decisions.maps) / max(map_maximum, 1e-12), 0, 1) * 255))
+        sheets[str(number)] = _tile(grey_levels(display.pixels[:, number].astype(np.float32)))
+    sheets["map"] = _tile(heat_levels(np.nan_to_num(decisions.maps), map_maximum))
     sheets["map"].putpalette(HEAT_COLOURS.tobytes())
     sheets["mask"] = _tile(decisions.masks * 255).convert("1")
     return {name: encode_png(image) for name, image in sheets.items()}

@@ -5,9 +5,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from anofpdm.report import wording
-from anofpdm.report.display import DecisionRules, SegmentedScan, slice_space
+from anofpdm.report.display import DecisionRules, SegmentedScan
 from anofpdm.report.page_data import build_page_data, encode_sheets
 from anofpdm.report.render import render
+from anofpdm.util.text import file_name, remove_folders
 
 SHORT_HASH = 12
 ENGINES = {"diffusion": "diffusion model", "student": "student network"}
@@ -24,11 +25,11 @@ def render_report(result: SegmentedScan, title: str) -> bytes:
         title=title,
         result=result,
         data=data,
-        finding_rows=slice_space(result).central_rows(result.findings, display.indices),
+        finding_rows=display.space.central_rows(result.findings, display.indices),
         wording=wording,
         engine=ENGINES.get(display.engine, display.engine),
         warnings=[
-            wording.remove_folders(text, [source["file"] for source in summary["inputs"].values()])
+            remove_folders(text, [source["file"] for source in summary["inputs"].values()])
             for text in summary["warnings"]
         ],
         sentences=wording.describe_scan(result),
@@ -59,14 +60,14 @@ def _figures(result: SegmentedScan, rules: DecisionRules) -> dict[str, str]:
 
 def _identity(result: SegmentedScan) -> dict[str, str]:
     grid, display = result.grid, result.display
-    pairs = {name.upper(): wording.file_name(source["file"]) for name, source in result.summary["inputs"].items()}
+    pairs = {name.upper(): file_name(source["file"]) for name, source in result.summary["inputs"].items()}
     if missing := result.summary.get("missing_modalities"):
         pairs["Missing modalities"] = ", ".join(missing).upper()
     spacing = " x ".join(f"{edge:.3g}" for edge in grid.spacing_mm)
     pairs["Grid"] = f"{' x '.join(map(str, grid.shape))} voxels of {spacing} mm"
     numbers = display.numbers  # slices with too little brain are not analysed
     slices = f"slices {numbers[0]} to {numbers[-1]}" if len(numbers) > 1 else f"slice {numbers[0]}"
-    planes = slice_space(result).grid
+    planes = display.space.grid
     apart = f", {planes.slice_mm:.3g} mm apart" if not math.isclose(planes.slice_mm, grid.slice_mm) else ""
     pairs["Analysed"] = f"{slices} of {planes.shape[planes.axial_axis]}{apart}"
     pairs["Scored modalities"] = ", ".join(display.modalities).upper()

@@ -1,19 +1,17 @@
 """Sentences, numbers and file names as the report shows them."""
 
 import math
-import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from anofpdm.method.decision import Decisions
 from anofpdm.report.display import DecisionRules, DisplayData, SegmentedScan
 from anofpdm.scans.findings import Finding
-from anofpdm.util.text import count_noun
+from anofpdm.util.text import count_noun, file_name
 
 DIRECTIONS = (("right", "left"), ("anterior", "posterior"), ("superior", "inferior"))
 UNDEFINED = "-"
-FOLDERS = re.compile(r"(?:(?<=[\s\"'(=])|^)(?:~|[A-Za-z]:)?[/\\](?:[^\s/\\]*[/\\])*")
 STUDENT_THRESHOLD = 0.5  # lesion probability; a student lowers it in faint lesions, and where too few pixels reach it
 
 
@@ -83,22 +81,20 @@ def _describe_slices(result: SegmentedScan) -> str:
 
 def describe_position(finding: Finding, oriented: bool) -> str:
     """32 mm right, 14 mm anterior and 21 mm superior."""
-    lateral, sagittal, axial = (
-        f"{format_number(abs(at), '.0f')} mm {DIRECTIONS[axis][at < 0]}" for axis, at in enumerate(finding.centre_mm)
-    )
-    if not oriented:
-        lateral = f"{format_number(abs(finding.centre_mm[0]), '.0f')} mm lateral (side unknown: not in the file header)"
+    unknown = "lateral (side unknown: not in the file header)"
+    lateral, sagittal, axial = (f"{mm} mm {side}" for mm, side in _distances(finding.centre_mm, oriented, unknown))
     return f"{lateral}, {sagittal} and {axial}"
 
 
 def format_position(position_mm: Iterable[float], oriented: bool) -> str:
     """32 R, 14 A, 21 S."""
-    letters = [
-        f"{format_number(abs(at), '.0f')} {DIRECTIONS[axis][at < 0][0].upper()}" for axis, at in enumerate(position_mm)
-    ]
-    if not oriented:
-        letters[0] = f"{letters[0][:-1]}?"
-    return ", ".join(letters)
+    return ", ".join(f"{mm} {side[0].upper()}" for mm, side in _distances(position_mm, oriented, "?"))
+
+
+def _distances(position_mm: Iterable[float], oriented: bool, unknown: str) -> Iterator[tuple[str, str]]:
+    """Millimetres along each axis, and the direction; `unknown` where right and left cannot be told apart."""
+    for axis, at in enumerate(position_mm):
+        yield format_number(abs(at), ".0f"), DIRECTIONS[axis][at < 0] if oriented or axis else unknown
 
 
 def describe_registration(registration: Mapping[str, Any] | None, reference: str) -> str:
@@ -172,19 +168,6 @@ def _describe_threshold(row: int, decisions: Decisions, display: DisplayData, ru
 
 
 # ---- file names ------------------------------------------------------------------------------------------------------
-
-
-def file_name(path: str) -> str:
-    """The last part of a path of any operating system."""
-    return re.split(r"[/\\]", path)[-1]
-
-
-def remove_folders(text: str, files: Iterable[str] = ()) -> str:
-    """A message without the folders of the files in it: reports are shared, and folder names can identify people."""
-    for path in sorted(files, key=len, reverse=True):
-        text = text.replace(path, file_name(path))
-    where, colon, rest = text.partition(": ")
-    return FOLDERS.sub("", f"{file_name(where)}{colon}{rest}" if colon else text)
 
 
 def remove_command_folders(command: str) -> str:

@@ -38,7 +38,7 @@ class Volume:
 
 def read_volume(path: Path, *, allow_constant: bool = False) -> Volume:
     """One 3D image. `allow_constant` is for masks, which may be empty; a constant scan is refused."""
-    with _opened(path, path) as file:
+    with _opened(path) as file:
         header, shape, stored = _read_declared(file, path)
     grid = grid_of(header, shape, path)
     if not allow_constant:
@@ -49,14 +49,13 @@ def read_volume(path: Path, *, allow_constant: bool = False) -> Volume:
     return Volume(path, voxels, grid)
 
 
-def read_grid(path: Path, display_path: Path | None = None) -> Grid:
-    """From the header alone; error messages name `display_path`."""
-    shown = display_path or path
-    with _opened(path, shown) as file:
-        header, _ = _read_header(file, shown)
-    shape = _shape(header, shown)
-    _stored_type(header, shown)
-    return grid_of(header, shape, shown)
+def read_grid(path: Path) -> Grid:
+    """From the header alone."""
+    with _opened(path) as file:
+        header, _ = _read_header(file, path)
+    shape = _shape(header, path)
+    _stored_type(header, path)
+    return grid_of(header, shape, path)
 
 
 def write_nifti(path: Path, voxels: np.ndarray, where: Grid | np.ndarray) -> None:
@@ -90,29 +89,29 @@ def _header_for_results(header: nib.Nifti1Header, dtype: np.dtype) -> nib.Nifti1
 
 
 @contextlib.contextmanager
-def _opened(path: Path, shown: Path) -> Iterator[BufferedIOBase]:
-    """Decompressed where the content, not the name, is that of a gzip file. Errors name the file as `shown`."""
+def _opened(path: Path) -> Iterator[BufferedIOBase]:
+    """Decompressed where the content, not the name, is that of a gzip file."""
     try:
         mode, size = path.stat().st_mode, path.stat().st_size
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # it might never end
-            raise ScanError(f"{shown}: a pipe or a device, not a file; save the scan to a file first")
+            raise ScanError(f"{path}: a pipe or a device, not a file; save the scan to a file first")
         with path.open("rb") as file:
             is_gzip = file.read(2) == b"\x1f\x8b"
             file.seek(0)
             if is_gzip and size > MAX_OFFSET + MAX_BYTES:  # endless zeros, for example
-                raise ScanError(f"{shown}: {size >> 20:,} MiB, more than a head scan has; give one 3D volume per file")
+                raise ScanError(f"{path}: {size >> 20:,} MiB, more than a head scan has; give one 3D volume per file")
             yield gzip_ng.GzipFile(fileobj=file) if is_gzip else file
     except FileNotFoundError:
-        raise ScanError(f"{shown}: no such file; check the path") from None
+        raise ScanError(f"{path}: no such file; check the path") from None
     except IsADirectoryError:
-        raise ScanError(f"{shown}: a folder; a NIfTI file is expected") from None
+        raise ScanError(f"{path}: a folder; a NIfTI file is expected") from None
     except EOFError:
-        raise ScanError(f"{shown}: truncated, the file ends too early; copy or download it again") from None
+        raise ScanError(f"{path}: truncated, the file ends too early; copy or download it again") from None
     except (gzip.BadGzipFile, zlib_ng.error) as problem:  # type: ignore[misc]  # a class, contrary to its stub
-        raise ScanError(f"{shown}: its compressed data is corrupt ({problem}); copy or download it again") from None
+        raise ScanError(f"{path}: its compressed data is corrupt ({problem}); copy or download it again") from None
     except OSError as problem:
         reason = problem.strerror or problem
-        raise ScanError(f"{shown}: cannot be read ({reason}); check the disk and permissions") from None
+        raise ScanError(f"{path}: cannot be read ({reason}); check the disk and permissions") from None
 
 
 def _read_declared(file: BufferedIOBase, path: Path) -> tuple[nib.Nifti1Header, tuple[int, int, int], np.ndarray]:

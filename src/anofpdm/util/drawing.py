@@ -31,16 +31,24 @@ def encode_png(image: Image.Image) -> bytes:
     return buffer.getvalue()
 
 
+def grey_levels(pixels: np.ndarray) -> np.ndarray:
+    """From -1 to 1 -> uint8."""
+    return np.round((np.clip(pixels, -1, 1) + 1) * 127.5).astype(np.uint8)
+
+
+def heat_levels(values: np.ndarray, highest: float) -> np.ndarray:
+    """From 0 to `highest` -> uint8, indices of HEAT_COLOURS."""
+    return np.round(np.clip(values / max(highest, 1e-12), 0, 1) * 255).astype(np.uint8)
+
+
 def grey_tile(pixels: np.ndarray, side: int) -> Image.Image:
     """[H, W] in [-1, 1] -> grey, side x side."""
-    grey = Image.fromarray(np.round((np.clip(pixels, -1, 1) + 1) * 127.5).astype(np.uint8))
-    return grey.resize((side, side), Image.Resampling.BICUBIC).convert("RGB")
+    return Image.fromarray(grey_levels(pixels)).resize((side, side), Image.Resampling.BICUBIC).convert("RGB")
 
 
 def heat_tile(values: np.ndarray, highest: float, side: int) -> Image.Image:
     """[H, W] from 0 to `highest` -> colours from black through red to white."""
-    shades = np.round(np.clip(values / max(highest, 1e-12), 0, 1) * 255).astype(int)
-    return Image.fromarray(HEAT_COLOURS[shades]).resize((side, side), Image.Resampling.BILINEAR)
+    return Image.fromarray(HEAT_COLOURS[heat_levels(values, highest)]).resize((side, side), Image.Resampling.BILINEAR)
 
 
 def draw_outline(tile: Image.Image, mask: np.ndarray, colour: Colour = OUTLINE, width: int = 1) -> Image.Image:
@@ -129,11 +137,12 @@ class _Axes:
 
 
 def _draw_ticks(pen: ImageDraw.ImageDraw, axes: _Axes, log_x: bool) -> None:
-    xs, ys = (np.linspace(*limits, 3).tolist() for limits in (axes.xlim, axes.ylim))
-    for y, (left, height) in zip(ys, axes.points([axes.xlim[0]] * 3, ys), strict=True):
+    for y in np.linspace(*axes.ylim, 3).tolist():
+        ((left, height),) = axes.points(axes.xlim[:1], [y])
         pen.line([(left, height), (axes.size[0] - RIGHT, height)], GRIDLINE)
         pen.text((left - 5, height), f"{y:.3g}", MUTED, font(), anchor="rm")
-    for x, (left, bottom) in zip(xs, axes.points(xs, [axes.ylim[0]] * 3), strict=True):
+    for x in np.linspace(*axes.xlim, 3).tolist():
+        ((left, bottom),) = axes.points([x], axes.ylim[:1])
         pen.text((left, bottom + 4), f"{10**x if log_x else x:.3g}", MUTED, font(), anchor="ma")
 
 

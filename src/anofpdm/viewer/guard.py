@@ -39,9 +39,6 @@ class Guard:
         self._app, self._access = app, access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":  # no web sockets here
-            return
-
         async def respond(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
@@ -54,15 +51,14 @@ class Guard:
     def _refuse(self, scope: Scope) -> Response | None:
         """Response to a request that must not reach the application."""
         access, is_safe = self._access, scope["method"] in SAFE_METHODS
-        headers, token = Headers(scope=scope), QueryParams(scope["query_string"]).get("token")
+        headers, token = Headers(scope=scope), QueryParams(scope["query_string"]).get("token", "")
         if not access.accepts_host(headers.get("host", "")):
             return error_response(421, "Unknown host name; use the address that the server printed.")
         if not is_safe and not _is_same_origin(headers):
             return error_response(403, "The request comes from a page of another site and was refused.")
-        if scope["path"] == "/" and token:
-            if access.token is None or access.is_token(token):
-                return self._log_in()
-        elif scope["path"].startswith(PUBLIC_PREFIX) or access.is_authorized(headers):
+        if scope["path"] == "/" and access.is_token(token):
+            return self._log_in()
+        if scope["path"].startswith(PUBLIC_PREFIX) or access.is_authorized(headers):
             return None
         if scope["path"].startswith("/api") or not is_safe:
             return error_response(
@@ -73,9 +69,8 @@ class Guard:
     def _log_in(self) -> Response:
         """Store the login in a cookie and redirect, which removes the token from the address bar."""
         response = RedirectResponse("/", 303)
-        if self._access.token is not None:
-            name, value = self._access.cookie_name, self._access.cookie_value
-            response.set_cookie(name, value, max_age=86400, httponly=True, samesite="strict")
+        name, value = self._access.cookie_name, self._access.cookie_value
+        response.set_cookie(name, value, max_age=86400, httponly=True, samesite="strict")
         return response
 
 

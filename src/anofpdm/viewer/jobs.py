@@ -3,6 +3,7 @@
     incoming/            incomplete uploads; deleted at every start
     jobs/ID/job.json     state of the job
     jobs/ID/input/       uploaded files, named by the server
+    jobs/ID/unfinished/  results of a scan that is being processed
     jobs/ID/result/      results
     trash/               being deleted; deleted at every start
 
@@ -26,7 +27,7 @@ from anofpdm.util.artifacts import decode, encode
 from anofpdm.util.files import write_atomically
 from anofpdm.viewer.limits import scan_not_found
 
-STATE, INPUT, RESULT = "job.json", "input", "result"
+STATE, INPUT, RESULT, UNFINISHED = "job.json", "input", "result", "unfinished"
 SUMMARY_FIELDS = ("volume_ml", "findings", "slices", "slices_detected", MISSING_MODALITIES, "warnings")
 MAX_ATTEMPTS = 3  # a scan whose processing ended the server or its worker this often fails
 GIVEN_UP = "The server ended several times while it processed this scan; it will not be tried again."
@@ -84,8 +85,7 @@ class JobStore:
     # ---- reading -----------------------------------------------------------------------------------------------------
 
     def find(self, job_id: str) -> Job | None:
-        with self._lock:
-            return self._jobs.get(job_id)
+        return self._jobs.get(job_id)
 
     def get(self, job_id: str) -> Job:
         job = self.find(job_id)
@@ -134,11 +134,11 @@ class JobStore:
     def start(self, job: Job) -> Job:
         return self.change(job.id, state=JobState.RUNNING, started=time.time(), attempts=job.attempts + 1)
 
-    def finish(self, job: Job, output: Path | None = None) -> Job:
-        """The folder `output` becomes the result; None: it has been renamed before a crash."""
+    def finish(self, job: Job) -> Job:
+        """The unfinished result is complete: it is renamed, unless that was done before a crash."""
         with self._lock:
             self.get(job.id)
-            if output is not None:
+            if (output := self.path(job, UNFINISHED)).is_dir():
                 shutil.rmtree(self.path(job, RESULT), ignore_errors=True)
                 output.rename(self.path(job, RESULT))
             summary = json.loads(self.path(job, f"{RESULT}/{SUMMARY}").read_text())
@@ -176,8 +176,7 @@ class JobStore:
         if job.id != folder.name:
             return
         self._jobs[job.id] = job
-        for unfinished in folder.glob("attempt-*"):
-            shutil.rmtree(unfinished, ignore_errors=True)
+        shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
         if job.state == JobState.RUNNING and (folder / RESULT / SUMMARY).is_file():
             self.finish(job)
         elif job.state == JobState.RUNNING:

@@ -5,7 +5,6 @@ package.json at every start of a server. It is not part of this repository. Impo
 a build can use it.
 """
 
-import hashlib
 import json
 import os
 import shutil
@@ -16,7 +15,7 @@ from importlib import resources
 from pathlib import Path
 
 from anofpdm.errors import AnoFPDMError
-from anofpdm.util.files import write_atomically
+from anofpdm.util.files import file_sha256, write_atomically
 
 COMMAND = "anofpdm serve --set-up"
 NPM = (
@@ -34,11 +33,11 @@ class Niivue:
 
 def find_niivue() -> Niivue:
     """The file of the wheel or of the cache, if it has the expected hash."""
-    digests = {path: _digest(path) for path in (packaged_path(), cache_path())}
-    for path, digest in digests.items():
-        if digest == _pinned()["sha256"]:
+    installed = [path for path in (packaged_path(), cache_path()) if os.access(path, os.R_OK)]
+    for path in installed:
+        if file_sha256(path) == _pinned()["sha256"]:
             return Niivue(path)
-    if any(digests.values()):
+    if installed:
         return Niivue(None, f"The volume viewer (niivue) has an unexpected hash; '{COMMAND}' reinstalls it.")
     return Niivue(None, f"The volume viewer (niivue) is not installed; '{COMMAND}' installs it with npm.")
 
@@ -73,16 +72,9 @@ def fetch_niivue(folder: Path) -> Path:
     path = folder / _pinned()["file"]
     if not path.is_file():
         raise AnoFPDMError(f"npm installed no {_pinned()['file']}; use another version of npm")
-    if _digest(path) != _pinned()["sha256"]:
+    if file_sha256(path) != _pinned()["sha256"]:
         raise AnoFPDMError("the file from npm does not have the hash in package.json; nothing was changed")
     return path
-
-
-def _digest(path: Path) -> str | None:
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError:
-        return None
 
 
 def _run(command: list[str], folder: Path) -> None:

@@ -44,10 +44,15 @@ NOT_FOUND: Responses = {404: {"description": "No such scan."}}
 UNREADABLE: Responses = {422: {"description": "The result cannot be read: its summary is damaged."}}
 
 
-def create_app(title: str, description: str) -> FastAPI:
+def create_app(
+    title: str, description: str, api: APIRouter, find_result: Callable[[str], Result], *, home: str, niivue: Niivue
+) -> FastAPI:
+    """`home` is the template of the start page; `api`, what this server has besides results."""
     app = FastAPI(title=title, version=__version__, description=description, docs_url=None, redoc_url=None)
     for kind in (RequestError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, _handle_error)
+    for router in (api, _create_results_router(find_result), _create_pages_router(home, niivue)):
+        app.include_router(router)
     return app
 
 
@@ -69,7 +74,7 @@ def _handle_error(_request: Request, error: Exception) -> Response:
 # ---- pages -----------------------------------------------------------------------------------------------------------
 
 
-def create_pages_router(home: str, niivue: Niivue) -> APIRouter:
+def _create_pages_router(home: str, niivue: Niivue) -> APIRouter:
     router = APIRouter(include_in_schema=False)
     for path, name in {"/": home, "/scan": "scan", "/api": "api"}.items():
         page = render(f"viewer_{name}.html")
@@ -93,18 +98,18 @@ def viewer_status(niivue: Niivue) -> ViewerStatus:
 # ---- results ---------------------------------------------------------------------------------------------------------
 
 
-def create_results_router(lookup: Callable[[str], Result]) -> APIRouter:
+def _create_results_router(find_result: Callable[[str], Result]) -> APIRouter:
     router = APIRouter(prefix="/api/results", tags=["results"], responses={**NOT_FOUND, **UNREADABLE})
 
     @router.get("/{key}")
     def get_result(key: str) -> ResultResponse:
         """The findings in a scan and the files of its result."""
-        return describe_result(lookup(key))
+        return _describe_result(_require_readable(find_result(key)))
 
     @router.get("/{key}/files/{role}", response_class=FileResponse)
     def get_file(key: str, role: str) -> FileResponse:
         """A file of a result: mask, map, findings, slices, summary, picture, report, dicom-seg, scan-MODALITY."""
-        result = lookup(key)
+        result = _require_readable(find_result(key))
         path = result.file(role)
         return FileResponse(
             path,
@@ -117,7 +122,13 @@ def create_results_router(lookup: Callable[[str], Result]) -> APIRouter:
     return router
 
 
-def describe_result(result: Result) -> ResultResponse:
+def _require_readable(result: Result) -> Result:
+    if result.unreadable:
+        raise RequestError(422, f"This result cannot be read. {result.unreadable}; segment the scan again.")
+    return result
+
+
+def _describe_result(result: Result) -> ResultResponse:
     def describe(role: str, path: Path) -> FileResponseItem:
         url = f"/api/results/{result.key}/files/{role}"
         return FileResponseItem(role=role, name=download_name(result, role, path), url=url)

@@ -5,7 +5,6 @@ import csv
 import hashlib
 import math
 import os
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +13,9 @@ from pydantic import ValidationError
 
 from anofpdm.segment import outputs
 from anofpdm.util.files import file_sha256
+from anofpdm.util.text import remove_folders
 from anofpdm.viewer.limits import RequestError, scan_not_found
-from anofpdm.viewer.schemas import Numbers, ResultListItem, Summary
+from anofpdm.viewer.schemas import ResultListItem, Summary
 
 FILES = {
     "mask": outputs.MASK,
@@ -29,7 +29,6 @@ FILES = {
     "dicom-picture": outputs.DICOM_CAPTURE,
 }  # by role
 SCAN = "scan-"  # prefix of a modality: the role of a scan
-FOLDERS = re.compile(r"(?<![^\s('\"])/(?:[^\s/]+/)+")  # of a path, up to the file name
 VOLUME = b'"volume_ml"'  # in every summary of `segment`
 MAX_TABLE_BYTES = 4 << 20  # of a summary or a table of findings
 
@@ -41,7 +40,7 @@ class Result:
     files: dict[str, Path]  # by role
     summary: Summary
     scan_folder: Path  # for names of scans that are relative
-    unreadable: str = ""  # why; the summary is then empty
+    unreadable: str | None = None  # why; the summary is then empty
 
     def file(self, role: str) -> Path:
         path = self.files.get(role) or (self._scan(role.removeprefix(SCAN)) if role.startswith(SCAN) else None)
@@ -55,16 +54,14 @@ class Result:
         return {name: path for name, path in named.items() if path is not None}
 
     def warnings(self) -> list[str]:
-        """Warnings, with file names but without folders."""
-        warnings = self.summary.warnings
-        for file in (source.file for source in self.summary.inputs.values() if source.file):
-            warnings = [text.replace(file, Path(file).name) for text in warnings]
-        return [FOLDERS.sub("", text) for text in warnings]
+        """With file names, but without folders."""
+        files = [source.file for source in self.summary.inputs.values()]
+        return [remove_folders(text, files) for text in self.summary.warnings]
 
     def list_item(self) -> ResultListItem:
-        numbers = self.summary.model_dump(include=set(Numbers.model_fields))
-        count, unreadable = len(self.summary.warnings), self.unreadable or None
-        return ResultListItem(key=self.key, title=self.title, warnings=count, unreadable=unreadable, **numbers)
+        warnings = len(self.summary.warnings)
+        own = {"key": self.key, "title": self.title, "warnings": warnings, "unreadable": self.unreadable}
+        return ResultListItem.model_validate(self.summary.model_dump() | own)
 
     def lesions(self) -> list[dict[str, float]]:
         """Rows of the table of findings, largest first; none if the table is damaged."""
@@ -107,7 +104,7 @@ class ResultFolder:
         result = self._results.get(key)
         if result is None:
             raise scan_not_found()
-        return require_readable(result)
+        return result
 
 
 def _find_results(root: Path) -> Iterator[Result]:
@@ -132,7 +129,7 @@ def read_result(
     scan = stem or folder.relative_to(root).as_posix()
     title = title or _printable(scan if scan != "." else root.name)
     key = key or hashlib.sha256(os.fsencode(folder / name)).hexdigest()[:20]
-    data, files, summary, unreadable = b"", dict[str, Path](), Summary(), ""
+    data, files, summary, unreadable = b"", dict[str, Path](), Summary(), None
     try:
         files = _result_files(root, folder, stem)
         if "summary" not in files:
@@ -146,12 +143,6 @@ def read_result(
             return None
         unreadable = f"{_printable(name)}: {_describe(problem)}"
     return Result(key, title, files, summary, scan_folder, unreadable)
-
-
-def require_readable(result: Result) -> Result:
-    if result.unreadable:
-        raise RequestError(422, f"This result cannot be read. {result.unreadable}; segment the scan again.")
-    return result
 
 
 def _name(stem: str, file: str) -> str:

@@ -1,17 +1,16 @@
 """Processes the queue: one scan after another, in a worker process that can be ended at any moment."""
 
+import contextlib
 import logging
 import shutil
 import threading
-from collections.abc import Callable
 from typing import Any
 
 from anofpdm.errors import AnoFPDMError, ModelError
-from anofpdm.scans.modalities import InputModalities
 from anofpdm.util.workers import WorkerContext
-from anofpdm.viewer.jobs import INPUT, Job, JobState, JobStore
+from anofpdm.viewer.jobs import UNFINISHED, Job, JobState, JobStore
 from anofpdm.viewer.limits import RequestError
-from anofpdm.viewer.worker import CRASHED, Advanced, Ended, Ready, Task, WorkerConfig, run_worker
+from anofpdm.viewer.worker import CRASHED, Advanced, Ended, Ready, WorkerConfig, run_worker
 
 LOG = logging.getLogger("anofpdm.viewer")
 START_SECONDS = 300.0  # to load a model
@@ -28,6 +27,7 @@ class Worker:
         context = WorkerContext()  # a fork would copy the threads and sockets of the server
         self._pipe, theirs = context.Pipe()
         self.process = context.Process(target=run_worker, args=(config, theirs), name="anofpdm-worker", daemon=True)
+        self.progress = Advanced()  # of the present scan
         self.process.start()
         theirs.close()
 
@@ -38,25 +38,21 @@ class Worker:
 
     def load(self) -> Ready:
         message: Ready | Ended | None = self._receive(START_SECONDS)
-        if message is None:
-            problem = f"ended (code {self.process.exitcode}), or took longer than five minutes"
-            raise ModelError(f"the process that loads the model {problem}; try a faster disk or device")
         if isinstance(message, Ready):
             return message
-        raise ModelError(message.problem)
+        if message is not None:
+            raise ModelError(message.problem)
+        problem = f"ended (code {self.process.exitcode}), or took longer than five minutes"
+        raise ModelError(f"the process that loads the model {problem}; try a faster disk or device")
 
-    def run(self, task: Task, on_progress: Callable[[Advanced], None]) -> Ended | None:
+    def run(self, job: Job, store: JobStore) -> Ended | None:
         """None: the process ended before it had finished, or was silent for too long."""
-        try:
-            self._pipe.send(task)
-        except OSError:
-            self.end()
-            return None
-        while True:
-            message: Advanced | Ended | None = self._receive(SILENT_SECONDS)
-            if not isinstance(message, Advanced):
-                return message
-            on_progress(message)
+        with contextlib.suppress(OSError):  # it has ended already: nothing is received either
+            self._pipe.send((job, store.path(job).resolve()))
+        while isinstance(message := self._receive(SILENT_SECONDS), Advanced):
+            self.progress = message
+        self.progress = Advanced()
+        return message
 
     def _receive(self, seconds: float) -> Any:
         """The next message; None: there is none, and the process is ended."""
@@ -70,21 +66,20 @@ class Worker:
 
 
 class Runner:
-    """Processes queued jobs in a thread. The state of a job is in the store; its progress, in `progress`."""
+    """Processes queued jobs in a thread. The state of a job is in the store."""
+
+    model: Ready  # set by `start`
 
     def __init__(self, store: JobStore, config: WorkerConfig):
-        self.store, self._config = store, config
-        self.progress: dict[str, Advanced] = {}  # of running jobs, by id
+        self.store, self.config = store, config
         self._condition = threading.Condition()
         self._worker: Worker | None = None
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="runner", daemon=True)
-        self.model = Ready("", InputModalities(()))
 
     def start(self) -> None:
         """Load the model first: a server that cannot segment does not start."""
-        self._worker = Worker(self._config)
-        self.model = self._worker.load()
+        self._ready_worker()
         self._thread.start()
 
     def stop(self) -> None:
@@ -105,10 +100,14 @@ class Runner:
 
     def count_ahead(self, job: Job) -> int:
         """Number of scans that are processed before it."""
-        if job.state != JobState.QUEUED:
+        if job.is_finished:
             return 0
-        before = [other for other in self.store.all(JobState.QUEUED) if other.number < job.number]
-        return len(before) + len(self.store.all(JobState.RUNNING))
+        return sum(other.number < job.number and not other.is_finished for other in self.store.all())
+
+    def progress(self, job: Job) -> Advanced:
+        if job.state != JobState.RUNNING or self._worker is None:
+            return Advanced()
+        return self._worker.progress
 
     def cancel(self, job_id: str) -> Job:
         """When this returns, processing has ended."""
@@ -157,17 +156,14 @@ class Runner:
 
     def _process(self, job: Job) -> None:
         """Process a job, store its outcome and remove its temporary folder."""
-        out = self.store.path(job, f"attempt-{job.attempts}")
-        task = Task(self.store.path(job, INPUT).resolve(), job.files, job.series, out.resolve(), job.title)
-        outcome = self._segment(job, task)
+        outcome = self._segment(job)
         with self._condition:
-            self.progress.pop(job.id, None)
             if self._is_running(job):
-                job = self._store_outcome(job, outcome)
-                LOG.info("scan %s: %s", job.short_id, job.state)
-            shutil.rmtree(out, ignore_errors=True)
+                ended = self._store_outcome(job, outcome)
+                LOG.info("scan %s: %s", job.short_id, ended.state)
+            shutil.rmtree(self.store.path(job, UNFINISHED), ignore_errors=True)
 
-    def _segment(self, job: Job, task: Task) -> Ended | None:
+    def _segment(self, job: Job) -> Ended | None:
         try:
             worker = self._ready_worker()
         except AnoFPDMError as error:  # the model folder was removed or damaged
@@ -176,7 +172,7 @@ class Runner:
         if not self._is_running(job):  # cancelled while the worker started
             return None
         LOG.info("scan %s: started", job.short_id)
-        return worker.run(task, lambda advanced: self.progress.update({job.id: advanced}))
+        return worker.run(job, self.store)
 
     def _ready_worker(self) -> Worker:
         """The present worker, or a new one if it has ended."""
@@ -185,14 +181,14 @@ class Runner:
         with self._condition:
             if self._stopping:
                 raise ModelError("the server is being stopped")
-            worker = self._worker = Worker(self._config)
-        worker.load()
+            worker = self._worker = Worker(self.config)
+        self.model = worker.load()
         return worker
 
     def _store_outcome(self, job: Job, outcome: Ended | None) -> Job:
         """None: the worker ended before it had finished."""
         if outcome is not None and outcome.problem is None:
-            return self.store.finish(job, self.store.path(job, f"attempt-{job.attempts}"))
+            return self.store.finish(job)
         if self._stopping:  # does not count as an attempt
             return self.store.change(job.id, state=JobState.QUEUED, started=None, attempts=job.attempts - 1)
         if outcome is None:

@@ -1,7 +1,7 @@
 """The application of `anofpdm serve`: upload a scan, follow it through the queue, see its result."""
 
-import importlib.util
 from dataclasses import asdict
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, FastAPI, Query, Request, Response
@@ -11,11 +11,10 @@ from anofpdm.viewer import pages
 from anofpdm.viewer.jobs import INPUT, RESULT, Job, JobState, JobStore
 from anofpdm.viewer.limits import Limits, RequestError, scan_not_found
 from anofpdm.viewer.niivue import Niivue
-from anofpdm.viewer.results import Result, read_result, require_readable
+from anofpdm.viewer.results import Result, read_result
 from anofpdm.viewer.runner import Runner
 from anofpdm.viewer.schemas import JobResponse, ServeStatus
-from anofpdm.viewer.upload_handler import UploadHandler, form_schema
-from anofpdm.viewer.worker import Advanced
+from anofpdm.viewer.uploads import UploadHandler, form_schema
 
 DESCRIPTION = (
     "Lesion masks for brain MRI. Upload a scan (POST /api/jobs), keep its id, query its state (GET /api/jobs/ID), "
@@ -35,37 +34,35 @@ FINISHED: pages.Responses = {409: {"description": "The scan is finished."}}
 def create_serve_app(runner: Runner, niivue: Niivue, limits: Limits) -> FastAPI:
     """The runner must have been started, so that the model is known."""
     store, model = runner.store, runner.model
+    uploads = UploadHandler(store, model, limits)
 
-    app = pages.create_app("AnoFPDM segmentation server", DESCRIPTION)
-    dicom = importlib.util.find_spec("pydicom") is not None
-    uploads = UploadHandler(store, model.inputs, limits, dicom=dicom, raw=model.raw)
+    router = APIRouter()
 
-    @app.get("/api/status", tags=["server"])
+    @router.get("/api/status", tags=["server"])
     def get_status() -> ServeStatus:
         """Version, model, limits and queue of this server."""
         return ServeStatus(
             kind="serve",
             version=__version__,
             viewer=pages.viewer_status(niivue),
-            model=model.name,
+            model=runner.config.model.name,
             modalities=list(model.inputs.names),
             optional=list(model.inputs.optional),
             raw=model.raw,
-            dicom=uploads.dicom,
+            dicom=model.dicom,
             upload_bytes=limits.upload_bytes,
             waiting=len(store.all(JobState.QUEUED)),
             most_waiting=limits.waiting,
         )
 
-    app.include_router(_create_jobs_router(uploads, runner))
-    app.include_router(pages.create_results_router(lambda key: find_result(store, key)))
-    app.include_router(pages.create_pages_router("home", niivue))
-    return app
+    router.include_router(_create_jobs_router(uploads, runner))
+    title, find = "AnoFPDM segmentation server", partial(find_result, store)
+    return pages.create_app(title, DESCRIPTION, router, find, home="home", niivue=niivue)
 
 
 def _create_jobs_router(uploads: UploadHandler, runner: Runner) -> APIRouter:
     router = APIRouter(prefix="/api/jobs", tags=["scans"])
-    form = form_schema(uploads.inputs, uploads.dicom)
+    form = form_schema(runner.model)
 
     @router.post("", status_code=202, responses=UPLOAD_ERRORS, openapi_extra=form)
     async def upload_scan(request: Request) -> JobResponse:
@@ -99,9 +96,9 @@ def _create_jobs_router(uploads: UploadHandler, runner: Runner) -> APIRouter:
 
 
 def describe_job(job: Job, runner: Runner) -> JobResponse:
-    progress = runner.progress.get(job.id, Advanced())
-    ahead, state = runner.count_ahead(job), asdict(job) | asdict(progress)
-    return JobResponse.model_validate({**state, "name": job.title, "ahead": ahead})
+    state = asdict(job) | asdict(runner.progress(job))
+
+    return JobResponse.model_validate({**state, "name": job.title, "ahead": runner.count_ahead(job)})
 
 
 def find_result(store: JobStore, key: str) -> Result:
@@ -112,4 +109,4 @@ def find_result(store: JobStore, key: str) -> Result:
     result = read_result(folder, folder / RESULT, key=job.id, title=job.title, scan_folder=folder / INPUT)
     if result is None:
         raise scan_not_found()
-    return require_readable(result)
+    return result

@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 
 from anofpdm import __version__
 from anofpdm.errors import CohortError
 from anofpdm.segment.outputs import SUMMARY
 from anofpdm.viewer.niivue import Niivue
-from anofpdm.viewer.pages import create_app, create_pages_router, create_results_router, viewer_status
+from anofpdm.viewer.pages import create_app, viewer_status
 from anofpdm.viewer.results import ResultFolder
 from anofpdm.viewer.schemas import ResultListItem, Status
 
@@ -21,18 +21,16 @@ def create_view_app(folder: Path, niivue: Niivue) -> FastAPI:
         raise CohortError(f"{folder}: no such folder; give the --out folder of 'anofpdm segment'")
     if not results.search():
         raise CohortError(f"{folder}: no results in it (no {SUMMARY}); give the --out folder of 'anofpdm segment'")
-    app = create_app("AnoFPDM result viewer", DESCRIPTION)
+    router = APIRouter()
 
-    @app.get("/api/status", tags=["server"])
+    @router.get("/api/status", tags=["server"])
     def get_status() -> Status:
         """Version and capabilities of this server."""
         return Status(kind="view", version=__version__, viewer=viewer_status(niivue))
 
-    @app.get("/api/results", tags=["results"])
+    @router.get("/api/results", tags=["results"])
     def list_results() -> list[ResultListItem]:
         """All results in the folder, which is searched at each request."""
         return [result.list_item() for result in results.search()]
 
-    app.include_router(create_results_router(results.get))
-    app.include_router(create_pages_router("list", niivue))
-    return app
+    return create_app("AnoFPDM result viewer", DESCRIPTION, router, results.get, home="list", niivue=niivue)

@@ -10,6 +10,7 @@ import re
 import traceback
 import warnings
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,9 +18,11 @@ from typing import TYPE_CHECKING
 from anofpdm.choices import Raw
 from anofpdm.errors import AnoFPDMError, OutputError, ScanError, ScanWarning
 from anofpdm.scans.modalities import InputModalities
-from anofpdm.segment import outputs
+from anofpdm.segment.outputs import PREPARATION
 from anofpdm.util.memory import keep_freed_memory
+from anofpdm.util.text import remove_folders
 from anofpdm.util.workers import follow_parent
+from anofpdm.viewer.jobs import INPUT, UNFINISHED, Job
 
 if TYPE_CHECKING:
     from anofpdm.segment.model import Model
@@ -41,27 +44,16 @@ class WorkerConfig:
     raw: str = Raw.AUTO
 
 
-@dataclass(frozen=True)
-class Task:
-    """A scan to segment: bare file names by modality inside `folder`; results are written to `out`."""
-
-    folder: Path
-    files: dict[str, str]
-    series: str
-    out: Path
-    title: str
-
-
 # ---- messages to the server ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Ready:
-    """The loaded model."""
+    """The model is loaded. What a server with it accepts:"""
 
-    name: str
     inputs: InputModalities
-    raw: bool = False  # whether series on different grids are accepted
+    raw: bool = False  # series on different grids, or of whole heads
+    dicom: bool = False  # a zip of DICOM files
 
 
 @dataclass(frozen=True)
@@ -82,7 +74,7 @@ class Ended:
 
 
 def run_worker(config: WorkerConfig, pipe: Connection) -> None:
-    """Sends Ready or Ended, then receives tasks; for each it sends Advanced repeatedly, and Ended."""
+    """Sends Ready or Ended, then receives jobs and their folders; for each it sends Advanced repeatedly, and Ended."""
     follow_parent()
     with contextlib.suppress(OSError, AttributeError):
         os.nice(NICENESS)
@@ -96,22 +88,21 @@ def run_worker(config: WorkerConfig, pipe: Connection) -> None:
         except AnoFPDMError as error:
             pipe.send(Ended(str(error)))
             return
-        inputs = replace(request.inputs, advice="")  # which names options of the command line
-        pipe.send(Ready(model.folder.resolve().name, inputs, request.raw is not Raw.NEVER))
+        request = replace(request, advice="")  # which names options of the command line
+        pipe.send(Ready(request.inputs, request.raw is not Raw.NEVER, find_spec("pydicom") is not None))
         while True:
-            pipe.send(_run_task(model, request, pipe.recv(), pipe))
+            job, folder = pipe.recv()
+            pipe.send(_run_job(model, request, job, folder, pipe))
 
 
-def _run_task(model: "Model", request: "SegmentRequest", task: Task, pipe: Connection) -> Ended:
+def _run_job(model: "Model", request: "SegmentRequest", job: Job, folder: Path, pipe: Connection) -> Ended:
     try:
-        os.chdir(task.folder)
-        _segment(model, request, task, pipe)
+        os.chdir(folder / INPUT)
+        _segment(model, request, job, folder / UNFINISHED, pipe)
     except (OSError, OutputError) as error:
         reason = getattr(error, "strerror", None) or getattr(error.__cause__, "strerror", None) or "disk full"
         return Ended(f"The server could not write the result ({reason}); contact its administrator.")
     except AnoFPDMError as error:
-        from anofpdm.report.wording import remove_folders
-
         return Ended(remove_folders(str(error)))
     except MemoryError:
         return Ended("Not enough memory; upload a scan with fewer voxels.")
@@ -122,18 +113,17 @@ def _run_task(model: "Model", request: "SegmentRequest", task: Task, pipe: Conne
     return Ended()
 
 
-def _segment(model: "Model", request: "SegmentRequest", task: Task, pipe: Connection) -> None:
+def _segment(model: "Model", request: "SegmentRequest", job: Job, out: Path, pipe: Connection) -> None:
     from anofpdm.raw.cache import StudyCache
 
-    files: dict[str, str | Path] = {name: Path(file) for name, file in task.files.items()}
+    files: dict[str, str | Path] = {**job.files}
     study, brains = None, dict[str, bytes]()
     if DICOM in files:
         from anofpdm.segment.inputs import read_dicom_study
 
         try:
-            series = parse_series_text(task.series)
-            inputs = replace(request.inputs, advice="")
-            study = read_dicom_study(Path(files[DICOM]), inputs, series, request.raw)
+            series = parse_series_text(job.series)
+            study = read_dicom_study(Path(files[DICOM]), request.inputs, series, request.raw)
             request = request if study.on_one_grid else replace(request, raw=Raw.ALWAYS)
             files, brains = {**study.convert(Path())}, study.brains
         except ScanError as error:
@@ -144,13 +134,13 @@ def _segment(model: "Model", request: "SegmentRequest", task: Task, pipe: Connec
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ScanWarning)  # they are in the summary
-        folder = Path(os.path.relpath(task.out / outputs.PREPARATION))  # recorded: no path of the server
-        raw_run = StudyCache(folder, brains=brains)
-        result = model.segment(files, request=request, progress=send_progress, raw_run=raw_run)
-    result.save(task.out, title=task.title)
+        preparation = Path(os.path.relpath(out / PREPARATION))  # recorded: no path of the server
+        cache = StudyCache(preparation, brains=brains)
+        result = model.segment(files, request=request, progress=send_progress, raw_run=cache)
+    result.save(out, title=job.title)
     if study is not None:
         with contextlib.suppress(ScanError):  # the NIfTI mask exists; DICOM results are then not offered
-            result.save_dicom(study, task.out, task.title)
+            result.save_dicom(study, out, job.title)
 
 
 def parse_series_text(text: str) -> dict[str, str]:
