@@ -3,40 +3,37 @@
 import shutil
 
 import pytest
-from typer.testing import CliRunner
 
 from anofpdm.calibration.calibration_file import FIGURE, FILE
-from anofpdm.cli.main import app
 from anofpdm.errors import MethodError
 from anofpdm.util.distributed import World
+from tests.commands import run
 from tests.two_processes import run_in_two_processes
 
 QUICK = ("--split", "train", "--most", 20, "--levels", 2, "--strengths", "0,2", "--batch", 8, "--device", "cpu")
 
 
 def run_in_one_process(*words):
-    done = CliRunner().invoke(app, [str(word) for word in words])
-    assert done.exit_code == 0, done.output
-    return done.stdout
+    return run(*words).stdout
 
 
-RUNS = (run_in_one_process, run_in_two_processes)
+PROCESSES = (run_in_one_process, run_in_two_processes)
 
 
 def test_calibrate(made, tmp_path):
-    outputs = {}
-    for run in RUNS:
-        model = shutil.copytree(made / "model", tmp_path / run.__name__)
-        output = run("calibrate", model, made / "cohort", *QUICK).replace(str(model), "MODEL")
-        outputs[run] = output, *((model / name).read_bytes() for name in (FILE, FIGURE))
-    assert len(set(outputs.values())) == 1
+    outputs = set()
+    for start in PROCESSES:
+        model = shutil.copytree(made / "model", tmp_path / start.__name__)
+        output = start("calibrate", model, made / "cohort", *QUICK).replace(str(model), "MODEL")
+        outputs.add((output, *((model / name).read_bytes() for name in (FILE, FIGURE))))
+    assert len(outputs) == 1
 
 
 def test_ablate(made, tmp_path):
     outputs = []
-    for run in RUNS:
-        out = tmp_path / run.__name__
-        run("ablate", made / "model", made / "cohort", *QUICK, "--levels-tried", "2", "--no-variants", "--out", out)
+    for start in PROCESSES:
+        out = tmp_path / start.__name__
+        start("ablate", made / "model", made / "cohort", *QUICK, "--levels-tried", "2", "--no-variants", "--out", out)
         outputs.append({path.name: path.read_bytes() for path in out.iterdir()})
     assert outputs[0] == outputs[1]
     assert len(outputs[0]) > 10

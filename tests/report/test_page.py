@@ -269,6 +269,18 @@ def test_a_student_has_no_curves_and_estimates_its_overlap(make):
     assert "Expected" not in read_page(make()).visible
 
 
+@pytest.mark.parametrize(
+    ("highest", "words"),
+    [
+        (0.1, "at least 0.1 (lowered from 0.5, as the lesion is faint or small in this slice)"),
+        (0.5, "at least 0.1 to 0.5 (lesion probability, lower where a lesion is faint)"),
+    ],
+)
+def test_a_student_states_the_lowest_threshold_that_a_mask_was_drawn_with(make, highest, words):
+    changes = {"threshold": np.full(9, 0.1), "highest_threshold": np.full(9, highest)}
+    assert words in decision(make(detector="student", engine="student", curves=False, changes=changes), True)
+
+
 def test_smoothing_across_slices_is_stated(make):
     smoothed = make()
     smoothed.summary["settings"]["decision"]["context_mm"] = 2.0

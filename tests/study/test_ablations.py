@@ -106,7 +106,7 @@ def test_number_of_network_evaluations(done):
     n, n_unhealthy = len(study.rows), len(study.unhealthy)
     assert 0 < n_unhealthy < n
     levels = extend_levels(
-        study.calibrated.calibration.settings.levels, int(study.decisions.measured.end_step[study.unhealthy].max())
+        study.calibration.settings.levels, int(study.decisions.measured.end_step[study.unhealthy].max())
     )
     of_all, of_unhealthy = 2 * LEVELS + sum(OTHERS), len(levels) + LEVELS
     assert sum(slices for _, slices in calls) == 2 * (n * of_all + n_unhealthy * of_unhealthy)
@@ -126,7 +126,7 @@ def test_impossible_numbers_of_levels_are_refused_before_any_work(made):
 def kept(made, done):
     """Of slices with a lesion at w*: the method's own evidence, the signal at every level, and streamed maps."""
     study = done[2]
-    model, cohort, calibration = opened(made), study.cohort, study.calibrated.calibration
+    model, cohort, calibration = opened(made), study.cohort, study.calibration
     rows = study.rows[study.unhealthy]
     signals = []
 
@@ -184,8 +184,8 @@ def test_magnitudes_inside_and_outside(kept, done):
 
 def test_fixed_thresholds(done):
     study = done[2]
-    strength = study.calibrated.calibration.strength
-    maps = study.calibrated.evidence.at(strength).maps[study.unhealthy, 0].float().numpy()
+    strength = study.calibration.strength
+    maps = study.gathered.evidence.at(strength).maps[study.unhealthy, 0].float().numpy()
     fixed = {row[1]: row[2] for row in table(done, "threshold").rows if row[0] == "fixed"}
     assert list(fixed) == [0.9, 0.91, 0.92, 0.93, 0.94, 0.95, 0.96, 0.97, 0.98]
     for quantile, score in fixed.items():
@@ -207,7 +207,7 @@ def test_levels_and_detectors(done):
     rows = {row[0]: row[1:] for row in table(done, "detector").rows}
     assert rows["all-empty"][2] == pytest.approx(1 - len(study.unhealthy) / len(study.rows))
     assert rows["none"][2] == pytest.approx(literal_dice(study.decisions.drawn, study.lesions))
-    assert rows["cosine"][0] == study.calibrated.calibration.cosine_accuracy.accuracy
+    assert rows["cosine"][0] == study.calibration.cosine_accuracy.accuracy
 
 
 def test_variants(done, made):
@@ -216,13 +216,13 @@ def test_variants(done, made):
     rows = {row[0]: row[1] for row in table(done, "variants").rows}
     assert list(rows) == [*VARIANTS]
     assert rows["anofpdm-ddim"] == pytest.approx(table(done, "threshold").rows[0][2], abs=1e-12)
-    evidence = study.calibrated.evidence.at(study.calibrated.calibration.strength)
+    evidence = study.gathered.evidence.at(study.calibration.strength)
     quantiles, lesions = study.decisions.measured.quantile[study.unhealthy], study.lesions[study.unhealthy]
     last = literal_masks(evidence.last_maps[study.unhealthy, 0].float().numpy(), quantiles)
     assert rows["anofpdm-ddim-last"] == pytest.approx(literal_dice(last, lesions), abs=1e-12)
     options = replace(CONFIG.calibration, encoding="ddpm")
-    again = fit_calibration(opened(made), study.cohort, options)
-    masks = decide(again.evidence, again.calibration, DecisionSettings(detector="none")).drawn[study.unhealthy]
+    calibration, gathered = fit_calibration(opened(made), study.cohort, options)
+    masks = decide(gathered.evidence, calibration, DecisionSettings(detector="none")).drawn[study.unhealthy]
     assert rows["anofpdm-ddpm"] == pytest.approx(literal_dice(masks, lesions), abs=1e-12)
     assert len(set(rows.values())) > 4
 

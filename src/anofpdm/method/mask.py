@@ -9,7 +9,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from scipy import ndimage
 from torch import Tensor
 
-from anofpdm.choices import Threshold, parse
+from anofpdm.choices import Threshold
 from anofpdm.errors import CalibrationError, MethodError
 
 QUANTILES = (0.90, 0.98)  # of a map: at the largest divergence, at none
@@ -26,7 +26,6 @@ class MaskSettings:
     peak_share: float = 0.0  # share of the slice's maximum that a pixel must reach as well
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "threshold", parse(Threshold, self.threshold))
         if not 0 <= self.peak_share < 1:
             raise MethodError(f"the share of the peak must lie in [0, 1), got {self.peak_share:g}")
         if self.smallest < 0:
