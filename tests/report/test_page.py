@@ -212,7 +212,8 @@ def test_left_and_right_are_not_stated_without_an_orientation(make):
 
 @pytest.mark.parametrize("gone", [np.nan, np.inf])
 def test_non_finite_values_are_null_and_shown_as_a_dash(make, gone):
-    lost = {name: np.full(9, gone) for name in ("score", "end_step", "end_divergence", "quantile", "threshold")}
+    lost = {name: np.full(9, gone) for name in ("end_step", "end_divergence", "quantile", "threshold")}
+    lost["score"] = np.full(9, np.inf)  # detected
     data = read_page(make(changes=lost)).data
     assert {shown[name] for shown in data["slices"] for name in lost} == {None}
     unhealthy = next(shown for shown in data["slices"] if shown["detected"])

@@ -16,6 +16,7 @@ from anofpdm.cli.main import app
 from anofpdm.cohorts import open_cohort
 from anofpdm.errors import CalibrationError, ModelError, ScanWarning, TrainingError
 from anofpdm.labels import HEALTHY
+from anofpdm.method.decision import decide
 from anofpdm.method.gather import evidence_batches
 from anofpdm.network.predictor import load_trained
 from anofpdm.report.page_data import build_page_data
@@ -73,8 +74,9 @@ def opened(folder: Path):
     return network, load_calibration(network)[0], cohort
 
 
-def distilled(folder: Path, config: DistillConfig = QUICK):
-    return distill(*opened(folder), config)
+def distilled(folder: Path, config: DistillConfig = QUICK, **options):
+    network, calibration, cohort = opened(folder)
+    return distill(network, calibration, cohort, config, **options)
 
 
 def labelled(folder: Path):
@@ -153,7 +155,7 @@ def test_the_probability_is_one_half_at_the_threshold():
 
 
 def test_an_interrupted_run_resumes_with_cached_pseudo_labels(copied, monkeypatch):
-    masked, decide = [], targets.decide
+    masked = []
 
     def interrupted(evidence, calibration, decision, positions):
         if positions.scans[0] == "p7" and not (copied / "resumed").exists():
@@ -222,7 +224,7 @@ def test_a_student_learns_from_the_mean_prediction_of_others(copied, trainings):
             reported.append(part / total)
 
     config = replace(QUICK, students=2, training=replace(QUICK.training, minutes=9))
-    distill(*opened(copied), config, progress=report)
+    distilled(copied, config, progress=report)
     data = [given[1] for given in trainings]
     assert [(given[2].seed, given[2].minutes) for given in trainings] == [(1, 3), (2, 3), (0, 3)]
     students = [given[-1] for given in trainings[:2]]

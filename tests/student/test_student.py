@@ -117,7 +117,7 @@ class TestInputs:
         ({"modalities": ("t1", "t1")}, "distinct"),
         ({"optional": ("t2",)}, "optional modalities"), ({"optional": ("flair",)}, "optional modalities"),
         ({"width": 12}, "divisible by 8"), ({"width": 0}, "from 1 to"), ({"neighbours_mm": (np.nan,)}, "finite"),
-        ({"size": 36, "multipliers": (1, 2, 4, 4)}, "cannot be halved"),
+        ({"size": 36, "multipliers": (1, 2, 4, 4)}, "can be halved 3 times"),
     ],
 )  # fmt: skip
 def test_impossible_configurations_are_refused(words, match):
