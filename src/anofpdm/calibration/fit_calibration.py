@@ -179,7 +179,7 @@ def labelled_rows(cohort: Cohort, split: str, most: int, seed: int) -> np.ndarra
     scans, sizes = np.unique(cohort.scans[rows], return_counts=True)
     order = np.random.default_rng(seed).permutation(len(scans))
     drawn_before = sizes[order].cumsum() - sizes[order]
-    return np.asarray(rows[np.isin(cohort.scans[rows], scans[order[drawn_before < most]])])
+    return rows[np.isin(cohort.scans[rows], scans[order[drawn_before < most]])]
 
 
 def compact(evidence: Evidence, *, last_maps: bool = False) -> Evidence:
