@@ -36,7 +36,7 @@ def move_edges(masks: np.ndarray, pixels: Pixels) -> np.ndarray:
 
 def move_edge(mask: np.ndarray, image: np.ndarray) -> np.ndarray:
     """Of one slice: uint8 [H, W] and [C, H, W] in [-1, 1] -> uint8 [H, W]."""
-    brain = (image > BACKGROUND).any(axis=0)
+    brain = np.asarray((image > BACKGROUND).any(axis=0))
     components, _ = ndimage.label(mask > 127, np.ones((3, 3)))
     large, scale = smallest_pixels(mask.shape, LARGE), mask.shape[0] / AT_SIDE
     band, ring = (max(1, round(scale * distance)) for distance in (BAND, RING))
