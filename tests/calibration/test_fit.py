@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from scipy import ndimage
-from typer.testing import CliRunner
 
 import anofpdm
 from anofpdm.calibration import signal_choice
@@ -20,7 +19,6 @@ from anofpdm.calibration.fit_calibration import (
     fit_calibration,
 )
 from anofpdm.choices import Signal
-from anofpdm.cli.main import app
 from anofpdm.cohorts import open_cohort
 from anofpdm.cohorts.plan import plan_cohort
 from anofpdm.cohorts.prepare import prepare
@@ -28,10 +26,9 @@ from anofpdm.cohorts.store import DARK
 from anofpdm.errors import CalibrationError, ModelError
 from anofpdm.labels import HEALTHY, NULL, UNHEALTHY
 from anofpdm.method.evidence import SignalMaps
-from anofpdm.method.gather import slice_seeds
-from anofpdm.network.schedule import NoiseSchedule
 from anofpdm.util.files import folder_lock
 from tests import toys
+from tests.commands import run
 from tests.method.worlds import made_up
 
 SMALL = CalibrationConfig(levels=4, strengths=(0.0, 2.0), split="train", batch=64)
@@ -52,45 +49,28 @@ def prefer(share):
 def test_lesion_masks_of_the_cohort_have_no_influence(made, model, fit, tmp_path):
     shutil.copytree(made / "cohort", tmp_path / "cohort")
     shutil.rmtree(tmp_path / "cohort" / "truth")
-    without = fit_calibration(model, open_cohort(tmp_path / "cohort"), SMALL).calibration
-    assert to_json(without) == to_json(fit(SMALL).calibration)
+    without, _ = fit_calibration(model, open_cohort(tmp_path / "cohort"), SMALL)
+    assert to_json(without) == to_json(fit(SMALL)[0])
 
 
-def test_maps_of_agreement_change_only_what_depends_on_maps(model, cohort, fit):
-    steps = []
-    usual = fit(replace(SMALL, signal="error")).calibration
-    other = fit_calibration(
-        model, cohort, replace(SMALL, signal="agreement"), lambda _task, *at: steps.append(at)
-    ).calibration
+def test_maps_of_agreement_change_only_what_depends_on_maps(fit):
+    usual, _ = fit(replace(SMALL, signal="error"))
+    other, gathered = fit(replace(SMALL, signal="agreement"))
     assert other.settings == replace(usual.settings, signal="agreement")
     assert replace(other, settings=usual.settings, fitted=usual.fitted) == usual
     assert other.fitted[0].curve_accuracy == usual.fitted[0].curve_accuracy
-
-    rows = cohort.rows("train")
-    healthy = rows[cohort.labels[rows] == 0]
-    again = anofpdm.method.forward_evidence(
-        model.predict,
-        torch.from_numpy(cohort.pixels(healthy)).float(),
-        levels=other.settings.levels,
-        strengths=[other.strength],
-        schedule=NoiseSchedule.linear(),
-        seeds=slice_seeds(cohort.indices[healthy], SMALL.seed),
-        signal="agreement",
-    )
-    smooth = [ndimage.median_filter(image, 5, mode="reflect") for image in again.maps[:, 0].numpy()]
-    assert other.fitted[0].healthy_threshold == pytest.approx(np.percentile(smooth, 99.8), rel=1e-2)
+    maps = gathered.evidence.at(other.strength).with_maps_of(other.settings).maps[gathered.labels == HEALTHY, 0]
+    smooth = [ndimage.median_filter(image, 5, mode="reflect") for image in maps.float().numpy()]
+    assert other.fitted[0].healthy_threshold == pytest.approx(np.percentile(smooth, 99.8))
     assert other.fitted[0].healthy_threshold != pytest.approx(usual.fitted[0].healthy_threshold, rel=1e-2)
-    assert steps == sorted(steps)
-    assert steps[-1][0] == steps[-1][1]
 
 
 @pytest.mark.parametrize(("share", "signal"), [(0.0, "error"), (1 / 3, "agreement")])
 def test_signal_auto_uses_the_maps_that_stand_out_most(fit, monkeypatch, share, signal):
     """Thresholds are then those of a calibration for these maps. A third is also what --signal agreement uses."""
     monkeypatch.setattr(signal_choice, "contrast", prefer(share))
-    gathered = fit(SMALL).gathered
-    chosen = gathered.fit(SMALL, SMALL.signal, SMALL.strength_by)
-    assert to_json(chosen) == to_json(gathered.fit(SMALL, signal, SMALL.strength_by))
+    _, gathered = fit(SMALL)
+    assert to_json(gathered.fit(SMALL)) == to_json(gathered.fit(replace(SMALL, signal=signal)))
 
 
 def test_segmentation_uses_the_calibrated_signal(made, tmp_path, monkeypatch):
@@ -99,8 +79,7 @@ def test_segmentation_uses_the_calibrated_signal(made, tmp_path, monkeypatch):
     maps = {}
     for signal, share in (("error", 0.0), ("agreement", 2 / 3)):
         monkeypatch.setattr(signal_choice, "contrast", prefer(share))
-        done = CliRunner().invoke(app, ["calibrate", str(tmp_path / "m"), str(made / "cohort"), *QUICK])
-        assert done.exit_code == 0, done.output
+        done = run("calibrate", tmp_path / "m", made / "cohort", *QUICK)
         assert ("using maps of agreement, 67% gradient" in done.output) == (signal == "agreement")
         result = anofpdm.load(tmp_path / "m", device="cpu").segment(files)
         assert result.summary["settings"]["signal"] == signal
@@ -111,8 +90,7 @@ def test_segmentation_uses_the_calibrated_signal(made, tmp_path, monkeypatch):
 
 def test_a_locked_model_is_not_calibrated(made):
     with folder_lock(made / "model"):
-        done = CliRunner().invoke(app, ["calibrate", str(made / "model"), str(made / "cohort"), "--device", "cpu"])
-    assert done.exit_code == 1
+        done = run("calibrate", made / "model", made / "cohort", "--device", "cpu", code=1)
     assert "another run is writing here" in done.output
 
 
@@ -140,7 +118,7 @@ def test_the_foreground_range_is_of_whole_scans(cohort, fit):
     scans = np.unique(cohort.scans[cohort.rows("train")])
     inside = (cohort.pixels(np.flatnonzero(cohort.scans == scan)).mean(axis=1) > DARK for scan in scans)
     shares = [brain.mean() for brain in inside]
-    assert fit(SMALL).calibration.foreground == (min(shares), max(shares))
+    assert fit(SMALL)[0].foreground == (min(shares), max(shares))
 
 
 def test_compact_maps_beyond_half_precision_stay_finite():
@@ -155,19 +133,17 @@ def test_labels_of_whole_scans(made, model, tmp_path):
     """Slices of scans that are labelled unhealthy as a whole are given labels, and calibration uses them."""
     source, folder = toys.brats_cohort(tmp_path / "scans", 4, masks=False), tmp_path / "cohort"
     (source / "labels.csv").write_text("subject,slice,label\np0,,healthy\np1,,healthy\np2,,unhealthy\np3,,unhealthy\n")
-    (tmp_path / "split.csv").write_text("patient,split\n" + "".join(f"p{number},train\n" for number in range(4)))
-    preparing = ("prepare", "nifti", source, folder, "--size", 16, "--split", tmp_path / "split.csv", "--raw", "never")
-    assert CliRunner().invoke(app, [*map(str, preparing)]).exit_code == 0
+    (tmp_path / "split.csv").write_text("patient,split\np0,train\np1,train\np2,train\np3,train\n")
+    run("prepare", "nifti", source, folder, "--size", 16, "--split", tmp_path / "split.csv", "--raw", "never")
     cohort = open_cohort(folder)
-    fitted = fit_calibration(model, cohort, SMALL)
-    scans = fitted.gathered.positions.scans
+    calibration, gathered = fit_calibration(model, cohort, SMALL)
+    scans, labels = gathered.positions.scans, gathered.labels
     healthy_scan = np.isin(scans, ("p0", "p1"))
-    assert (fitted.labels[healthy_scan] == HEALTHY).all()
-    assert set(fitted.labels[~healthy_scan].tolist()) <= {HEALTHY, UNHEALTHY}
-    assert all((fitted.labels[scans == scan] == UNHEALTHY).any() for scan in ("p2", "p3"))
-    np.testing.assert_array_equal(fitted.gathered.suspected, ~healthy_scan)
-    assert fitted.calibration.n_estimated == cohort.suspected.sum()
+    assert (labels[healthy_scan] == HEALTHY).all()
+    assert set(labels[~healthy_scan].tolist()) <= {HEALTHY, UNHEALTHY}
+    assert all((labels[scans == scan] == UNHEALTHY).any() for scan in ("p2", "p3"))
+    np.testing.assert_array_equal(gathered.suspected, ~healthy_scan)
+    assert calibration.n_estimated == cohort.suspected.sum()
     shutil.copytree(made / "model", tmp_path / "model")
-    done = CliRunner().invoke(app, ["calibrate", str(tmp_path / "model"), str(folder), *QUICK, "--most", "99"])
-    assert done.exit_code == 0, done.output
+    done = run("calibrate", tmp_path / "model", folder, *QUICK, "--most", 99)
     assert f"labels of {cohort.suspected.sum()} slices were estimated" in done.output

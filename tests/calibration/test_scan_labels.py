@@ -41,13 +41,9 @@ def test_estimated_labels_are_close_to_the_true_ones():
         ([0.0, 9.0, 0.5, 8.0], [1, 0, 0, 2], "abcd", [1, 0, 0, 1]),
         # a known unhealthy slice is enough for its scan
         ([0.0, 0.1, 5.0, 0.0, 0.1, 7.0], [0, 0, 2, 1, 2, 2], "aabccd", [0, 0, 1, 1, 0, 1]),
+        # a suspected slice beside labelled ones is judged by those: alone it would be its own threshold, and unhealthy
+        ([0.0, 0.5, 1.0, 4.0, 4.5, 5.0, 0.6], [0, 0, 0, 1, 1, 1, 2], "aaabbbb", [0, 0, 0, 1, 1, 1, 0]),
     ],
 )
 def test_labels_of_scans(scores, labels, scans, expected):
     assert estimated(scores, labels, scans) == expected
-
-
-def test_a_suspected_slice_beside_many_labelled_ones_is_judged_by_those():
-    """Alone it would be its own threshold, and unhealthy."""
-    scores = [*np.linspace(0, 1, 50), *np.linspace(4, 5, 50), 0.6]
-    assert estimated(scores, [0] * 50 + [1] * 50 + [2], "a" * 50 + "b" * 51)[-1] == HEALTHY

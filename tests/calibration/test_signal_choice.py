@@ -48,12 +48,3 @@ def test_contrast_is_the_logarithm_of_the_ratio(share):
     calibration, evidence, unhealthy, inside = labelled(20.0, 100.0)
     expected = (1 - share) * np.log(20.0) + share * np.log(100.0)  # against about 1
     assert contrast(calibration, evidence, unhealthy, inside, share) == pytest.approx(expected, abs=0.05)
-
-
-def test_where_nothing_was_averaged_but_the_lowest_level_agreement_is_the_error():
-    calibration, evidence, _, _ = labelled(5.0, 100.0)
-    settings = replace(calibration.settings, signal=Signal.AGREEMENT, gradient_share=0.5)
-    lowest = replace(evidence, end_step=torch.zeros_like(evidence.end_step))
-    torch.testing.assert_close(lowest.with_maps_of(settings).maps, evidence.maps)
-    error, gradient = (evidence.maps_by_signal[part].mean for part in (Signal.ERROR, Signal.GRADIENT_ABOVE))
-    torch.testing.assert_close(evidence.with_maps_of(settings).maps, (error * gradient).sqrt())

@@ -94,14 +94,15 @@ def test_the_smallest_component_scales_with_the_image():
 
 def test_undetected_slices_have_empty_masks_and_the_detector_can_be_chosen(made, calibration):
     evidence, labels, _ = made
-    for detector in ("cosine", "curve"):
-        decisions = decide(evidence, calibration, DecisionSettings(detector, mask=MaskSettings(smallest=0)))
-        assert 0 < decisions.detected.sum() < 40
+    by_detector = {
+        detector: decide(evidence, calibration, DecisionSettings(detector, mask=MaskSettings(smallest=0)))
+        for detector in ("cosine", "curve", "none")
+    }
+    for detector, decisions in by_detector.items():
+        assert (0 < decisions.detected.sum() < 40) == (detector != "none")
         np.testing.assert_array_equal(decisions.masks, decisions.drawn & decisions.detected[:, None, None])
-        assert decisions.drawn[~decisions.detected].any()  # the detector had something to empty
-    everything = decide(evidence, calibration, DecisionSettings("none"))
-    np.testing.assert_array_equal(everything.masks, everything.drawn)
-    cosine = decide(evidence, calibration, DecisionSettings("cosine"))
+        assert decisions.drawn[~decisions.detected].any() == (detector != "none")  # there was something to empty
+    cosine = by_detector["cosine"]
     np.testing.assert_array_equal(cosine.detected, cosine.evidence.similarity <= calibration.cut)
     (accuracy,) = (rated.accuracy for rated in calibration.candidates if rated.strength == calibration.strength)
     assert (cosine.detected == (labels == 1)).mean() == pytest.approx(accuracy)
@@ -122,18 +123,13 @@ def test_smoothing_needs_positions_and_a_calibration_with_them(made, calibration
 
 def test_masks_may_be_of_the_last_maps_alone(made, calibration):
     evidence = replace(made[0], maps_by_signal={Signal.ERROR: SignalMaps(made[0].last_maps, made[0].maps)})
-    mean, last = (
-        decide(made[0], calibration, DecisionSettings()),
-        decide(evidence, calibration, DecisionSettings(last_map=True)),
-    )
-    np.testing.assert_array_equal(last.masks, mean.masks)
+    last = decide(evidence, calibration, DecisionSettings(last_map=True))
+    np.testing.assert_array_equal(last.masks, decide(made[0], calibration, DecisionSettings()).masks)
 
 
 @pytest.mark.parametrize(
     ("make", "match"),
     [
-        (lambda: MaskSettings("otsu"), "unknown threshold"),
-        (lambda: DecisionSettings("eye"), "unknown detector"),
         (lambda: MaskSettings(smallest=-1), "must not be negative"),
         (lambda: MaskSettings(peak_share=1.0), "must lie in"),
         (lambda: DecisionSettings(last_map=True, mask=MaskSettings("healthy")), "aggregated"),
@@ -158,9 +154,7 @@ def test_a_mask_reaches_a_share_of_its_slices_peak(made, calibration, share):
 @pytest.mark.parametrize("threshold", ["healthy", "both"])
 def test_thresholds_from_healthy_slices_need_a_fit_for_the_signal(made, calibration, threshold):
     """Such a calibration was once NaN: it emptied every mask, and could not be saved."""
-    other = calibration.for_signal(Signal.GRADIENT)
-    maps = {Signal.GRADIENT: made[0].maps_by_signal[Signal.ERROR]}
-    evidence = replace(made[0], maps_by_signal=maps).with_maps_of(other.settings)
-    assert decide(evidence, other, DecisionSettings("none")).masks.any()
-    with pytest.raises(CalibrationError, match="--signal gradient"):
-        decide(evidence, other, DecisionSettings(mask=MaskSettings(threshold)))
+    other = replace(calibration, fitted=(replace(calibration.fitted[0], healthy_threshold=None),))
+    assert decide(made[0], other, DecisionSettings("none")).masks.any()
+    with pytest.raises(CalibrationError, match="--signal error"):
+        decide(made[0], other, DecisionSettings(mask=MaskSettings(threshold)))

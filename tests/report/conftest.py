@@ -37,7 +37,7 @@ def decisions_of(rng, drawn, detector):
     score = {"none": maps.max(axis=(1, 2)), "cosine": CUT - similarity}.get(detector, odds)
     masks = drawn & detected[:, None, None]
     return Decisions(
-        maps=maps, masks=masks, outlines=masks.astype(np.float32), drawn=drawn, detected=detected, score=score,
+        maps=maps, masks=masks, outlines=masks.astype(np.float32), drawn=drawn, score=score,
         log_odds=odds, threshold=np.full(n, 0.5), highest_threshold=np.full(n, 0.5), evidence=SliceEvidence(
             np.arange(n), similarity, rng.choice(LEVELS, n), rng.random(n) / 100, rng.uniform(0.9, 0.98, n), LEVELS,
             *(rng.random((n, len(LEVELS))) / 100 for _ in range(3)),

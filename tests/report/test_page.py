@@ -208,7 +208,8 @@ def test_left_and_right_are_not_stated_without_an_orientation():
 
 @pytest.mark.parametrize("gone", [np.nan, np.inf])
 def test_non_finite_values_are_null_and_shown_as_a_dash(gone):
-    lost = {name: np.full(9, gone) for name in ("score", "end_step", "end_divergence", "quantile", "threshold")}
+    lost = {name: np.full(9, gone) for name in ("end_step", "end_divergence", "quantile", "threshold")}
+    lost["score"] = np.full(9, np.inf)  # detected
     data = read_page(segmented(changes=lost)).data
     assert {shown[name] for shown in data["slices"] for name in lost} == {None}
     unhealthy = next(shown for shown in data["slices"] if shown["detected"])
@@ -265,6 +266,18 @@ def test_a_student_has_no_curves_and_estimates_its_overlap():
     assert "Expected overlap with a manual mask (DICE): about 0.82. It is estimated without" in read.visible
     assert "Expected DICE about 0.82" in read.visible
     assert "Expected" not in read_page(segmented()).visible
+
+
+@pytest.mark.parametrize(
+    ("highest", "words"),
+    [
+        (0.1, "at least 0.1 (lowered from 0.5, as the lesion is faint or small in this slice)"),
+        (0.5, "at least 0.1 to 0.5 (lesion probability, lower where a lesion is faint)"),
+    ],
+)
+def test_a_student_states_the_lowest_threshold_that_a_mask_was_drawn_with(highest, words):
+    changes = {"threshold": np.full(9, 0.1), "highest_threshold": np.full(9, highest)}
+    assert words in decision(segmented(detector="student", engine="student", curves=False, changes=changes), True)
 
 
 def test_smoothing_across_slices_is_stated():

@@ -12,6 +12,7 @@ from anofpdm.errors import NotEnoughMemoryError
 from anofpdm.segment.model import load
 from anofpdm.segment.read import read
 from anofpdm.student.predict import CpuStudent
+from anofpdm.student.student_network import StudentNet
 from tests.commands import run
 from tests.optional_toys import save_model, scan_files
 from tests.segment import known_model
@@ -95,11 +96,15 @@ def test_the_diffusion_engine_gives_the_same_mask_in_smaller_batches(problem, tm
 
 
 def test_the_cpu_takes_a_scan_that_does_not_fit_on_the_student_s_device(student, scans, monkeypatch):
-    def no_memory(*_):
-        raise torch.OutOfMemoryError("CUDA out of memory")
+    forward = StudentNet.forward
+
+    def only_on_cpu(network, x):
+        if x.device == META:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return forward(network, x)
 
     whole = student.segment(files_of(scans))
-    monkeypatch.setattr("anofpdm.student.predict.StudentNet.forward", no_memory)  # used on other devices than the CPU
+    monkeypatch.setattr(StudentNet, "forward", only_on_cpu)
     elsewhere = replace(student, student=replace(student.student, device=META))
     with pytest.warns(match="not enough memory on meta; computed on the CPU instead"):
         result = elsewhere.segment(files_of(scans))

@@ -5,8 +5,8 @@ import torch
 
 from anofpdm.labels import HEALTHY, UNHEALTHY
 from anofpdm.method.context import SlicePositions
+from anofpdm.student.student_batches import PseudoLabels
 from anofpdm.student.student_network import StudentConfig, neighbour_rows
-from anofpdm.student.targets import PseudoLabels
 
 CPU = torch.device("cpu")
 SMALL = StudentConfig(("flair",), 32, width=8, multipliers=(1, 2))
@@ -23,11 +23,6 @@ def blobs(count: int = 48, size: int = 32, seed: int = 0) -> tuple[np.ndarray, n
         masks[number] = (y - cy) ** 2 + (x - cx) ** 2 < r**2
         slices[number, 0][masks[number]] += 0.8
     return slices, masks
-
-
-def far_apart(count: int) -> SlicePositions:
-    """Slices without neighbours."""
-    return SlicePositions(np.zeros(count), np.arange(count) * 1000.0)
 
 
 def adjacent(count: int) -> np.ndarray:

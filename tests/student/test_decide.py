@@ -1,10 +1,6 @@
 """The decision on logits drawn by hand, against scipy and closed forms, and in a whole segmentation."""
 
-import csv
-import json
-import re
 from dataclasses import replace
-from itertools import pairwise
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,11 +11,7 @@ from scipy import ndimage
 from anofpdm.errors import ConfigError
 from anofpdm.method.context import SlicePositions, smooth_across_slices
 from anofpdm.method.detection import CurveDetector
-from anofpdm.report.result_page import render_report
-from anofpdm.scans import AxialPlanes, Grid
 from anofpdm.scoring.metrics.pixels import dice
-from anofpdm.segment.model import Model
-from anofpdm.segment.outputs import SLICES, SUMMARY
 from anofpdm.segment.result import average_estimate
 from anofpdm.student.decide import (
     LOWEST,
@@ -35,7 +27,6 @@ from anofpdm.student.decide import (
 from anofpdm.student.student import Student
 from tests import toys
 from tests.optional_toys import make_student
-from tests.segment.known_model import BY_HEALTHY, SIZE, known_model, scan_files
 
 BY_SLICE = CurveDetector(np.zeros(2), np.ones(2), np.array([0.0, 1.0]), offset=0.0, strength=1.0)
 
@@ -125,6 +116,13 @@ class TestThresholds:
         np.testing.assert_allclose(decisions.threshold, 1 / (1 + np.exp([0.0, 2.0, 9.0])), rtol=1e-6)
         assert decisions.masks[:2].sum((1, 2)).tolist() == [100, 100]
 
+    def test_a_slice_with_lesions_of_several_thresholds_has_the_lowest_and_the_highest(self):
+        strong, faint = (2, 8, 7.0), (20, 26, 1.5)
+        student = student_with(size=40, smallest=0, faint_span=3.0)
+        decisions = decide(student, slices([strong], [strong, faint], [faint]), [5, 5, 5])
+        np.testing.assert_allclose(decisions.threshold, 1 / (1 + np.exp([0, 1.5, 1.5])), rtol=1e-6)
+        np.testing.assert_allclose(decisions.highest_threshold, 1 / (1 + np.exp([0, 0, 1.5])), rtol=1e-6)
+
     def test_a_slice_smaller_than_the_smallest_lesion_has_a_threshold(self):
         student = student_with(size=4, smallest=40 * 128 * 128)
         assert decide(student, np.ones((2, 4, 4)), [5, 5]).threshold.tolist() == [0.5, 0.5]
@@ -160,11 +158,6 @@ class TestChoices:
         for name in ("maps", "score", "detected"):
             np.testing.assert_array_equal(getattr(chosen, name), getattr(calibrated, name))
 
-    def test_a_higher_threshold_draws_no_more(self):
-        masks = [self.decide(threshold_probability=chosen).masks for chosen in (0.001, 0.3, 0.5, 0.9, 0.999)]
-        assert all((larger | smaller == larger).all() for larger, smaller in pairwise(masks))
-        assert len({int(mask.sum()) for mask in masks}) == len(masks)
-
     def test_the_smallest_component_changes_which_are_dropped_and_no_threshold(self):
         calibrated, every, few = (self.decide(smallest=limit) for limit in (None, 0, 200))
         for changed in (every, few):
@@ -183,23 +176,17 @@ class TestChoices:
 class TestOutlines:
     """Masks on a grid that is finer than the student's pixels."""
 
-    SIDE, FINER = 32, 4
-
     @pytest.mark.parametrize(("centre", "slope"), [((0.0, 0.0), 0.3), ((1.3, -0.7), 1.0), ((0.5, 3.1), 0.3)])
     def test_a_disc_is_found_to_a_fraction_of_a_pixel(self, centre, slope):
-        side, finer = self.SIDE, self.FINER
-        planes = AxialPlanes(Grid.from_affine((side * finer,) * 2 + (1,), np.diag([-1.0, -1.0, 1.0, 1.0])), side)
-
         def native(levels):
-            return planes.axial(planes.to_native(levels[None].float().numpy(), [0]))[0] >= 0.5
+            return ndimage.zoom(levels[0].double().numpy(), 4, order=1, mode="nearest", grid_mode=True) >= 0.5
 
         def distances(count, mm):
             along = (np.arange(count) - (count - 1) / 2) * mm
             return np.hypot(along[:, None] - centre[0], along[None] - centre[1])
 
-        margins = torch.from_numpy(slope * (13.0 - distances(side, finer))[None])
-        truth = distances(side * finer, 1.0) <= 13.0
-        mask, by_pixels = native(outline_levels(margins, margins >= 0)[0]), native((margins >= 0)[0])
+        margins, truth = torch.from_numpy(slope * (13.0 - distances(32, 4.0))[None]), distances(128, 1.0) <= 13.0
+        mask, by_pixels = native(outline_levels(margins, margins >= 0)), native(margins >= 0)
         assert toys.dice(mask, truth) > max(0.98, toys.dice(by_pixels, truth) + 0.025)
         assert mask.sum() == pytest.approx(truth.sum(), rel=0.03)  # linear interpolation makes discs smaller
 
@@ -215,32 +202,25 @@ class TestOutlines:
 
 
 class TestEstimatedDice:
-    def test_of_masks_it_is_dice_and_of_probabilities_the_mean_over_masks_drawn_from_them(self):
+    def test_of_masks_it_is_dice_and_of_probabilities_the_formula(self):
         first, second = random_masks(0), random_masks(1)
         np.testing.assert_allclose(soft_dice(first.float(), second), dice(first.numpy(), second.numpy()))
         assert soft_dice(torch.zeros(1, 4, 4), torch.zeros(1, 4, 4)).isnan().all()
-        rng = np.random.default_rng(2)
-        probabilities = rng.beta(0.5, 0.8, (1, 60, 60))
-        drawn, mask = rng.random((300, 60, 60)) < probabilities, probabilities >= 0.5
-        mean = dice(drawn, np.broadcast_to(mask, drawn.shape).copy()).mean()
-        estimate = soft_dice(torch.from_numpy(probabilities), torch.from_numpy(mask))
-        assert float(estimate) == pytest.approx(mean, abs=0.005)
+        assert float(soft_dice(torch.tensor([[[0.5, 0.25]]]), torch.tensor([[[1, 0]]]))) == 2 * 0.5 / (0.75 + 1)
 
     def test_it_is_1_only_for_equal_and_certain_predictions(self):
-        def estimate(logits, other):
-            passes = np.stack([logits, other], axis=1).astype(np.float32)
-            student = student_with(size=20, smallest=0)
-            positions = SlicePositions.unrelated(len(passes))
-            return student.decide_from(passes, np.full((len(passes), 2), 5.0, np.float32), positions).estimated_dice
+        def estimate(logits, mirrored):
+            passes, slice_passes = np.stack([logits, mirrored], axis=1), np.tile([[5.0], [5], [-5], [5], [5], [5]], 2)
+            decisions = student_with(size=20, smallest=0).decide_from(
+                passes.astype(np.float32), slice_passes.astype(np.float32), SlicePositions.unrelated(6)
+            )
+            np.testing.assert_array_equal(np.isnan(decisions.estimated_dice), ~decisions.masks.any(axis=(1, 2)))
+            return decisions.estimated_dice[[0, 1, 3, 4, 5]]
 
-        mask = random_masks(4).numpy()
-        logits = np.where(mask, 50.0, -50.0)
+        logits = np.where(random_masks(4).numpy(), 50.0, -50.0)
         assert estimate(logits, logits) == pytest.approx(1)
         assert (estimate(logits, np.roll(logits, 1, axis=1)) < 1).all()
         assert (estimate(logits / 20, logits / 20) < 0.95).all()
-        logits[2] = -50
-        decisions = decide(student_with(size=20, smallest=0), logits, [5, 5, -5, 5, 5, 5])
-        np.testing.assert_array_equal(np.isnan(decisions.estimated_dice), ~decisions.masks.any(axis=(1, 2)))
 
     def test_of_a_scan_it_is_weighted_by_area(self):
         """Which makes it the DICE of the volume where both masks of every slice have the same area."""
@@ -250,64 +230,7 @@ class TestEstimatedDice:
 
         masks = random_masks(6).numpy()
         moved = np.roll(masks, 2, axis=2)
-        whole = dice(masks.reshape(1, -1, 20), moved.reshape(1, -1, 20))[0]
-        assert average(masks, dice(masks, moved)) == pytest.approx(whole)
+        assert average(masks, dice(masks, moved)) == pytest.approx(toys.dice(masks, moved))
         masks[1] = False
         assert average(masks, [0.5, np.nan, 0.5, 0.5, 0.5, 0.5]) == pytest.approx(0.5)
         assert np.isnan(average(masks, [np.nan] * 6))
-
-    @pytest.mark.filterwarnings("ignore::anofpdm.errors.ScanWarning")
-    def test_it_is_saved(self, tmp_path):
-        """Of a scan with a lesion, in summary.json and slices.csv; null and empty for the diffusion engine."""
-        files, _, _ = scan_files(tmp_path)
-        student = make_student(channels=("flair", "t2"), optional=(), size=SIZE, bias=None)
-        model = replace(known_model(), student=student)
-        for engine in ("student", "diffusion"):
-            result = model.segment(files, engine=engine, **({} if engine == "student" else BY_HEALTHY))
-            result.save(tmp_path / engine, picture=False)
-            saved = json.loads((tmp_path / engine / SUMMARY).read_text())["estimated_dice"]
-            column = [row["estimated_dice"] for row in csv.DictReader((tmp_path / engine / SLICES).open())]
-            if engine == "diffusion":
-                assert saved is None
-                assert not any(column)
-                assert np.isnan(result.estimated_dice)
-            else:
-                assert 0 < result.estimated_dice <= 1
-                numbers = [float(text or "nan") for text in column]
-                np.testing.assert_allclose(numbers, result.decisions.estimated_dice, atol=1e-4)
-
-
-class KnownStudent(Student):
-    """Its logits rise with the brightness of FLAIR; a slice is unhealthy where one of them is above 0."""
-
-    def decide(self, pixels, positions, progress=None):  # noqa: ARG002
-        logits = 20 * pixels(np.arange(len(positions.scans)))[:, 0] - 8
-        return decide(super(), logits, np.where(logits.max(axis=(1, 2)) > 0, 5.0, -5.0), positions)
-
-
-@pytest.mark.filterwarnings("ignore::anofpdm.errors.ScanWarning")
-def test_the_report_names_the_lowest_threshold_that_a_mask_was_drawn_with(tmp_path):
-    """A head with a bright ball on one side, and a faint one, slightly higher, on the other."""
-    shape = (40, 40, 30)
-    affine = toys.affine_of(spacing=(4.0, 4.0, 4.0), shape=shape)
-    bright, faint = (toys.ball(affine, shape, centre, 18) for centre in ((30, 0, -10), (-30, 0, 6)))
-    head = np.where(toys.ball(affine, shape, (0, 0, 0), 56), 100, 0) + 100 * bright + 50 * faint
-    file = toys.save(tmp_path / "p_flair.nii.gz", head.astype(np.int16), affine)
-    toy = make_student(channels=("flair",), optional=(), size=40)
-    calibration = replace(toy.calibration, detector=BY_SLICE, detection_mm=(0.0, 0.0), smallest=4, faint_span=5.0)
-    student = KnownStudent(toy.network, calibration, "teacher", torch.device("cpu"))
-    result = Model(None, student).segment({"flair": file})
-    page = render_report(result, "p").decode()
-    shown = json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])["slices"]
-    kinds = set()
-    for row, maps, mask, text in zip(result.slices, result.decisions.maps, result.decisions.masks, shown, strict=True):
-        lowest = float(row["threshold"])
-        if mask.any():
-            assert maps[mask].min() >= lowest - 1e-6
-            alone = f"at least {lowest:.3g} (lowered from 0.5, as the lesion is faint or small" in text["decision"]
-            both_kinds = f"at least {lowest:.3g} to 0.5 (lesion probability, lower where a" in text["decision"]
-            kinds.add((mask[:, :20].any(), mask[:, 20:].any(), lowest < 0.5, alone, both_kinds))
-    # The patient's right is on the left: the bright ball alone, both, and the faint one alone.
-    assert kinds == {
-        (True, False, False, False, False), (True, True, True, False, True), (False, True, True, True, False)
-    }  # fmt: skip

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -52,12 +54,10 @@ def test_weights_sum_to_one_and_are_not_negative():
     assert weights().min() >= 0
 
 
-def test_the_own_slices_of_a_window_are_the_slice_and_its_neighbours():
+def test_weights_of_1_mix_the_slice_and_its_neighbours():
     x = torch.randn(4, SIDE * 2, 3, 3, generator=torch.Generator().manual_seed(0))
-    own = x[:, [2 * (REACH + offset) + channel for offset in (0, -1, 1) for channel in (0, 1)]]
-    assert torch.equal(own_slices(x), own)
-    at = torch.eye(SIDE)[[REACH + offset for offset in (0, -1, 1)]].expand(4, -1, -1)
-    assert torch.equal(mix(x, at), own)
+    at = torch.eye(SIDE)[[REACH, REACH - 1, REACH + 1]].expand(4, -1, -1)
+    assert torch.equal(mix(x, at), own_slices(x))
 
 
 def test_windows_follow_the_neighbours_and_end_with_the_scan():
@@ -86,7 +86,8 @@ def test_batches_are_the_same_from_memory_and_from_files(data, monkeypatch, thic
 
 
 def test_thick_slices_follow_the_same_slices_as_they_are(data):
-    alone, whole = (next(training_batches(data, 6, 0, CPU, (1,), (), thick)) for thick in (False, True))
+    data = replace(data, optional=[1])
+    alone, whole = (next(training_batches(data, 6, 0, CPU, thick_slices=thick)) for thick in (False, True))
     thin, thick = whole.views(2)
     assert all(torch.equal(*parts) for parts in zip(thin, alone, strict=True))
     assert all(torch.equal(*parts) for parts in zip(thin[1:], thick[1:], strict=True))

@@ -76,14 +76,14 @@ def done(made):
     model = opened(made)
     ablations = ablate(model, open_cohort(made / "cohort"), CONFIG)
     study, some = ablations.study, ablations.study.unhealthy
-    calibration, measured = study.calibrated.calibration, study.decisions.measured
+    calibration, measured = study.calibration, study.decisions.measured
     return SimpleNamespace(
         ablations=ablations,
         tables={table.name: table for table in ablations.tables},
         calls=model.predict.calls,
         study=study,
         calibration=calibration,
-        evidence=study.calibrated.evidence.at(calibration.strength)[torch.from_numpy(some)],
+        evidence=study.gathered.evidence.at(calibration.strength)[torch.from_numpy(some)],
         lesions=study.lesions[some],
         foreground=study.cohort.pixels(study.rows[some]).mean(1) > -0.95,
         quantiles=measured.quantile[some],
@@ -193,8 +193,9 @@ def test_variants(done, made):
     assert rows["anofpdm-ddim"] == pytest.approx(done.tables["threshold"].rows[0][2], abs=1e-12)
     last = literal_masks(done.evidence.last_maps[:, 0].float().numpy(), done.quantiles)
     assert rows["anofpdm-ddim-last"] == pytest.approx(literal_dice(last, done.lesions), abs=1e-12)
-    again = fit_calibration(opened(made), done.study.cohort, replace(CONFIG.calibration, encoding="ddpm"))
-    masks = decide(again.evidence, again.calibration, DecisionSettings(detector="none")).drawn[done.study.unhealthy]
+    options = replace(CONFIG.calibration, encoding="ddpm")
+    calibration, gathered = fit_calibration(opened(made), done.study.cohort, options)
+    masks = decide(gathered.evidence, calibration, DecisionSettings(detector="none")).drawn[done.study.unhealthy]
     assert rows["anofpdm-ddpm"] == pytest.approx(literal_dice(masks, done.lesions), abs=1e-12)
     assert len(set(rows.values())) > 4
 

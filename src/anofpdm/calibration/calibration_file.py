@@ -49,7 +49,5 @@ def from_json(text: str, source: str) -> Calibration:
         if values.pop("format", None) != FORMAT:
             raise CalibrationError(f"{source}: written by another version; calibrate again")
         return convert(Calibration, values)
-    except ValueError as problem:
+    except (ValueError, ConfigError, MethodError) as problem:
         raise CalibrationError(f"{source}: damaged ({problem}); calibrate again") from None
-    except (ConfigError, MethodError) as problem:
-        raise CalibrationError(f"{source}: invalid ({problem}); calibrate again") from None

@@ -2,16 +2,18 @@
 
 import numpy as np
 
-from anofpdm.calibration.fit_calibration import FittedCalibration
+from anofpdm.calibration.fit_calibration import LabelledEvidence
 from anofpdm.choices import StrengthBy
 from anofpdm.labels import UNHEALTHY
+from anofpdm.method.calibration import Calibration
 from anofpdm.util.drawing import BLUE, ORANGE, Line, chart, encode_png, hstack_images
 
 
-def draw_calibration(fitted: FittedCalibration) -> bytes:
+def draw_calibration(calibration: Calibration, gathered: LabelledEvidence) -> bytes:
     """A PNG of three charts."""
-    calibration, unhealthy = fitted.calibration, fitted.labels == UNHEALTHY
-    candidates, chosen = calibration.candidates, fitted.evidence.at(calibration.strength)
+    candidates, chosen = calibration.candidates, gathered.evidence.at(calibration.strength)
+    unhealthy = gathered.labels == UNHEALTHY
+    classes = (("healthy", BLUE, ~unhealthy), ("unhealthy", ORANGE, unhealthy))
     strengths, by_map = [candidate.strength for candidate in candidates], calibration.strength_by == StrengthBy.MAP
     ratings = [candidate.map_auc if by_map else candidate.accuracy for candidate in candidates]
     by_strength = chart(
@@ -23,9 +25,8 @@ def draw_calibration(fitted: FittedCalibration) -> bytes:
     similarity = chosen.similarity[:, 0].numpy()
     edges = np.linspace(similarity.min(), similarity.max() + 1e-9, 25)
     middles = (edges[1:] + edges[:-1]) / 2
-    counts = [np.histogram(similarity[part], edges)[0] for part in (~unhealthy, unhealthy)]
     by_cosine = chart(
-        [Line(middles, counts[0], BLUE, "healthy"), Line(middles, counts[1], ORANGE, "unhealthy")],
+        [Line(middles, np.histogram(similarity[part], edges)[0], colour, name) for name, colour, part in classes],
         f"Slices by cosine at w* = {calibration.strength:g}",
         xlabel="cosine of the two error curves",
         vlines=[(calibration.cut, "cut")],
@@ -33,8 +34,8 @@ def draw_calibration(fitted: FittedCalibration) -> bytes:
     divergence = chosen.divergence[:, 0].numpy()
     curves = chart(
         [
-            Line(calibration.settings.levels, np.median(divergence[~unhealthy], axis=0), BLUE, "healthy"),
-            Line(calibration.settings.levels, np.median(divergence[unhealthy], axis=0), ORANGE, "unhealthy"),
+            Line(calibration.settings.levels, np.median(divergence[part], axis=0), colour, name)
+            for name, colour, part in classes
         ],
         "Divergence of the guided estimate (median M_t)",
         xlabel="noise level t",

@@ -73,7 +73,7 @@ class CalibrationConfig:
 class LabelledEvidence:
     """Evidence of the labelled slices of a split, and what else a calibration is fitted to."""
 
-    evidence: Evidence
+    evidence: Evidence  # with maps of errors
     labels: np.ndarray
     patients: np.ndarray
     positions: SlicePositions
@@ -82,7 +82,7 @@ class LabelledEvidence:
     model: TrainedModel
     suspected: np.ndarray  # [n], whether the slice's label was estimated
 
-    def fit(self, config: CalibrationConfig, signal: Signal, strength_by: StrengthBy) -> Calibration:
+    def fit(self, config: CalibrationConfig) -> Calibration:
         """For maps of a signal that was gathered, or of the best one. The strength is chosen with maps of errors."""
         calibration = calibrate(
             self.evidence,
@@ -91,13 +91,13 @@ class LabelledEvidence:
             config.accuracy_ratio,
             positions=self.positions,
             context_mm=config.context_mm,
-            strength_by=strength_by,
+            strength_by=config.strength_by,
         )
         evidence, unhealthy = self.evidence.at(calibration.strength), self.labels == UNHEALTHY
-        if signal == Signal.AUTO:
+        if config.signal == Signal.AUTO:
             settings = choose_maps(calibration, evidence, unhealthy, self.inside)
         else:
-            settings = replace(calibration.settings, signal=signal)
+            settings = replace(calibration.settings, signal=config.signal)
         if settings.signal != Signal.ERROR:
             calibration = refit_maps(calibration, evidence.with_maps_of(settings), unhealthy, self.positions)
         return replace(
@@ -110,33 +110,16 @@ class LabelledEvidence:
         )
 
 
-@dataclass(frozen=True)
-class FittedCalibration:
-    calibration: Calibration
-    gathered: LabelledEvidence
-
-    @property
-    def evidence(self) -> Evidence:
-        """With maps of errors."""
-        return self.gathered.evidence
-
-    @property
-    def labels(self) -> np.ndarray:
-        return self.gathered.labels
-
-
 def fit_calibration(
     model: TrainedModel,
     cohort: Cohort,
     config: CalibrationConfig,
     progress: Progress = silent,
     world: World | None = None,
-    *,
-    last_maps: bool = False,
-) -> FittedCalibration:
-    """Calibrate on image-level labels of one split. `last_maps` keeps them in the evidence; calibration needs none."""
-    gathered = gather_labelled(model, cohort, config, progress, world or World(), last_maps=last_maps)
-    return FittedCalibration(gathered.fit(config, config.signal, config.strength_by), gathered)
+) -> tuple[Calibration, LabelledEvidence]:
+    """Calibrate on image-level labels of one split."""
+    gathered = gather_labelled(model, cohort, config, progress, world or World())
+    return gathered.fit(config), gathered
 
 
 def gather_labelled(
@@ -148,7 +131,7 @@ def gather_labelled(
     *,
     last_maps: bool = False,
 ) -> LabelledEvidence:
-    """In every process; the network's part is shared among them."""
+    """In every process; the network's part is shared among them. `last_maps` are kept; calibration needs none."""
     check_model_fits(model, cohort)
     rows = labelled_rows(cohort, config.split, config.most, config.seed)
     labels, suspected, positions = cohort.labels[rows], cohort.suspected[rows], slice_positions(cohort, rows)
@@ -196,7 +179,7 @@ def labelled_rows(cohort: Cohort, split: str, most: int, seed: int) -> np.ndarra
     scans, sizes = np.unique(cohort.scans[rows], return_counts=True)
     order = np.random.default_rng(seed).permutation(len(scans))
     drawn_before = sizes[order].cumsum() - sizes[order]
-    return np.asarray(rows[np.isin(cohort.scans[rows], scans[order[drawn_before < most]])])
+    return rows[np.isin(cohort.scans[rows], scans[order[drawn_before < most]])]
 
 
 def compact(evidence: Evidence, *, last_maps: bool = False) -> Evidence:

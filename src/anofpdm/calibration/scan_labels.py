@@ -20,7 +20,7 @@ def estimate_labels(scores: np.ndarray, labels: np.ndarray, suspected: np.ndarra
         if not (estimated[scans == scan] == UNHEALTHY).any():
             rows = np.flatnonzero(suspected & (scans == scan))
             estimated[rows[np.argmax(scores[rows])]] = UNHEALTHY
-    return np.asarray(estimated)
+    return estimated
 
 
 def best_threshold(others: np.ndarray, healthy: np.ndarray) -> float:

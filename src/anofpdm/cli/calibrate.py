@@ -12,7 +12,7 @@ from anofpdm.cli.output import print_lines, print_rows
 from anofpdm.cli.progress import processes
 
 if TYPE_CHECKING:
-    from anofpdm.calibration.fit_calibration import FittedCalibration
+    from anofpdm.calibration.fit_calibration import LabelledEvidence
     from anofpdm.method.calibration import Calibration
 
 
@@ -85,23 +85,22 @@ def calibrate(
     trained = load_trained(model, where, precision)
     slices = open_cohort(cohort)
     with processes(where) as (world, progress), folder_lock(model, needed=world.is_main):
-        fitted = fit_calibration(trained, slices, config, progress, world)
+        calibration, gathered = fit_calibration(trained, slices, config, progress, world)
         if world.is_main:
-            save_calibration(fitted.calibration, draw_calibration(fitted), model)
+            save_calibration(calibration, draw_calibration(calibration, gathered), model)
     if world.is_main:
-        _print(fitted, model, automatic=signal == Signal.AUTO)
+        _print(calibration, gathered, model, automatic=signal == Signal.AUTO)
 
 
-def _print(fitted: "FittedCalibration", model: Path, *, automatic: bool) -> None:
+def _print(calibration: "Calibration", gathered: "LabelledEvidence", model: Path, *, automatic: bool) -> None:
     from anofpdm.calibration.calibration_file import FIGURE, FILE
     from anofpdm.labels import UNHEALTHY
 
-    calibration = fitted.calibration
     _print_candidates(calibration)
     _print_detectors(calibration)
     print_lines(*_notes(calibration, model, automatic=automatic))
     if calibration.n_estimated:
-        n_unhealthy = int((fitted.labels[fitted.gathered.suspected] == UNHEALTHY).sum())
+        n_unhealthy = int((gathered.labels[gathered.suspected] == UNHEALTHY).sum())
         print_lines(
             f"labels of {calibration.n_estimated} slices were estimated, as their scans are labelled unhealthy as a "
             f"whole: {n_unhealthy} unhealthy; accuracies refer to these estimates"

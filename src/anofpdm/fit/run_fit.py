@@ -168,11 +168,10 @@ class Fit:
             state = ""
             try:
                 with count_minutes(config), folder_lock(config.out):
-                    fitted = fit_calibration(model, cohort, settings, self.progress)
-                    save_calibration(fitted.calibration, draw_calibration(fitted), config.out)
+                    calibration, gathered = fit_calibration(model, cohort, settings, self.progress)
+                    save_calibration(calibration, draw_calibration(calibration, gathered), config.out)
             except CalibrationError as problem:
                 raise CalibrationError(f"{problem} (re-run `anofpdm fit` with more --steps or --minutes)") from None
-            calibration = fitted.calibration
         auc = calibration.with_context(calibration.context_mm).curve_accuracy.auc
         self.note(f"3/5 calibrate: {state}guidance strength {calibration.strength:g}, detector AUC {auc:.3f}")
         return calibration

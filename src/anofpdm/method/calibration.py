@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from anofpdm.choices import Detector, Signal, StrengthBy, parse
+from anofpdm.choices import Detector, StrengthBy, parse
 from anofpdm.errors import CalibrationError, MethodError
 from anofpdm.labels import HEALTHY, UNHEALTHY
 from anofpdm.method.context import SlicePositions, smooth_across_slices
@@ -114,15 +114,6 @@ class Calibration:
             f"not calibrated for smoothing across slices of {context_mm:g} mm (only {known}); "
             f"calibrate with --context {context_mm:g}"
         )
-
-    def for_signal(self, signal: Signal) -> "Calibration":
-        """For maps of another signal. Strength, detectors and M_max hold; a threshold from healthy maps does not."""
-        if signal == self.settings.signal:
-            return self
-        if self.strength_by != StrengthBy.COSINE:
-            raise CalibrationError(f"the strength was chosen by maps of another signal; calibrate for {signal}")
-        fitted = tuple(replace(fit, healthy_threshold=None) for fit in self.fitted)
-        return replace(self, settings=replace(self.settings, signal=signal), fitted=fitted)
 
 
 def calibrate(
@@ -257,5 +248,4 @@ def _checked_labels(
 
 def to_numpy(tensor: Tensor) -> np.ndarray:
     """Maps, which may be in half precision, in float32; everything else in float64."""
-    array: np.ndarray = tensor.cpu().to(torch.float32 if tensor.ndim == 3 else torch.float64).numpy()
-    return array
+    return tensor.cpu().to(torch.float32 if tensor.ndim == 3 else torch.float64).numpy()

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from anofpdm.choices import Detector, Threshold, parse
+from anofpdm.choices import Detector, Threshold
 from anofpdm.errors import CalibrationError, MethodError
 from anofpdm.method.calibration import CONTEXT_MM, Calibration, ContextFit, to_numpy
 from anofpdm.method.context import SlicePositions, smooth_across_slices
@@ -25,7 +25,6 @@ class DecisionSettings:
     last_map: bool = False  # the signal at the end step alone, instead of its mean up to there
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "detector", parse(Detector, self.detector))
         if self.last_map and self.mask.threshold != Threshold.QUANTILE:
             raise MethodError("thresholds from healthy slices are calibrated for aggregated maps; use 'quantile'")
 
@@ -63,13 +62,16 @@ class Decisions:
     masks: np.ndarray  # empty where nothing was detected
     outlines: np.ndarray  # 0 to 1, at least 0.5 in masks: interpolated where masks are needed on another grid
     drawn: np.ndarray  # masks before the detector empties those of healthy slices
-    detected: np.ndarray
-    score: np.ndarray  # of the detector in use: detected at 0 and above
+    score: np.ndarray  # of the detector in use: a lesion is detected at 0 and above
     log_odds: np.ndarray  # of the curve detector, or a student's: higher is more unhealthy
     threshold: np.ndarray  # of the map: the lowest in the mask, where a student draws each lesion by one of its own
     highest_threshold: np.ndarray
     evidence: SliceEvidence | None = None  # None: decided without the diffusion model
     estimated_dice: np.ndarray | None = None  # of each mask, NaN where it is empty; None: no estimate is possible
+
+    @property
+    def detected(self) -> np.ndarray:
+        return self.score >= 0
 
     @property
     def measured(self) -> SliceEvidence:
@@ -104,19 +106,23 @@ def decide(
     maps = smooth_across_slices(maps, positions, settings.context_mm)
     logs = smooth_across_slices(logs, positions, settings.context_mm)
     measured, log_odds = _measure(evidence, calibration), fit.curve.scores(logs)
+    scores = {
+        Detector.COSINE: calibration.cut - measured.similarity,
+        Detector.CURVE: log_odds,
+        Detector.NONE: maps.max(axis=(1, 2)),
+    }
     detector = calibration.detector if settings.detector == Detector.CALIBRATED else settings.detector
-    score, detected = _detect(detector, measured.similarity, calibration.cut, log_odds, maps)
+    score = scores[detector]
     smooth = median_filtered(maps)
     cuts = thresholds(maps, measured.quantile, fit.healthy_threshold, settings.mask)
     cuts = np.maximum(cuts, settings.mask.peak_share * smooth.max(axis=(1, 2)))
     drawn = mask(smooth, cuts, settings.mask.smallest)
-    masks = drawn & detected[:, None, None]
+    masks = drawn & (score >= 0)[:, None, None]
     return Decisions(
         maps=smooth,
         masks=masks,
         outlines=masks.astype(np.float32),
         drawn=drawn,
-        detected=detected,
         score=score,
         log_odds=log_odds,
         threshold=cuts,
@@ -139,13 +145,3 @@ def _measure(evidence: Evidence, calibration: Calibration) -> SliceEvidence:
         mse_guided=to_numpy(evidence.mse_guided[:, 0]),
         mse_unguided=evidence.mse_unguided.cpu().double().numpy(),
     )
-
-
-def _detect(
-    detector: Detector, similarity: np.ndarray, cut: float, log_odds: np.ndarray, maps: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """[n] each: the score of this detector, and whether a lesion is detected."""
-    if detector == Detector.COSINE:
-        return cut - similarity, similarity <= cut
-    score = log_odds if detector == Detector.CURVE else maps.max(axis=(1, 2))
-    return score, score >= 0

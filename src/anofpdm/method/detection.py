@@ -27,10 +27,10 @@ def best_cut(similarity: np.ndarray, unhealthy: np.ndarray) -> tuple[float, floa
     A cut is a midpoint between adjacent values, or an end; of equally accurate ones, that in the widest gap is taken.
     """
     values, place = np.unique(similarity.astype(np.float64), return_inverse=True)
-    n_unhealthy = np.bincount(place, unhealthy, len(values))
-    n_healthy = np.bincount(place, ~unhealthy, len(values))
-    # Correct with the cut after the first k values: unhealthy ones among those, healthy ones among the rest.
-    correct = np.concatenate([[0], n_unhealthy.cumsum()]) + np.concatenate([n_healthy[::-1].cumsum()[::-1], [0]])
+    # Below all values, a cut is right for the healthy slices; each value that it passes adds unhealthy ones, and loses
+    # healthy ones.
+    gained = np.bincount(place, np.where(unhealthy, 1, -1))
+    correct = np.count_nonzero(~unhealthy) + np.concatenate([[0], gained.cumsum()])
     cuts = np.concatenate([[np.nextafter(values[0], -np.inf)], (values[1:] + values[:-1]) / 2, [values[-1]]])
     gaps = np.concatenate([[0], np.diff(values), [0]])
     best = max(range(len(cuts)), key=lambda k: (correct[k], gaps[k]))
@@ -57,8 +57,7 @@ class CurveDetector:
 
     def scores(self, logs: np.ndarray) -> Scores:
         """[N, K] logarithms of divergence curves -> log odds of being unhealthy."""
-        odds: np.ndarray = (logs - self.centre) / self.scale @ self.weights + self.offset
-        return odds
+        return (logs - self.centre) / self.scale @ self.weights + self.offset
 
 
 def log_curves(divergence: np.ndarray) -> np.ndarray:
@@ -117,12 +116,11 @@ def choose_fit_strength(logs: np.ndarray, unhealthy: np.ndarray, patients: np.nd
 def fit_and_validate(logs: np.ndarray, unhealthy: np.ndarray, patients: np.ndarray) -> tuple[CurveDetector, "Accuracy"]:
     """The detector fitted on all patients, and the accuracy of the whole procedure on held-out ones."""
 
-    def fit(rows: np.ndarray) -> Callable[[np.ndarray], Scores]:
+    def fit(rows: np.ndarray) -> CurveDetector:
         strength = choose_fit_strength(logs[rows], unhealthy[rows], patients[rows])
-        return fit_curve(logs[rows], unhealthy[rows], strength).scores
+        return fit_curve(logs[rows], unhealthy[rows], strength)
 
-    curve = fit_curve(logs, unhealthy, choose_fit_strength(logs, unhealthy, patients))
-    return curve, cross_validate(fit, logs, unhealthy, patients)
+    return fit(np.arange(len(logs))), cross_validate(lambda rows: fit(rows).scores, logs, unhealthy, patients)
 
 
 # ---- cross-validation ------------------------------------------------------------------------------------------------
@@ -164,11 +162,8 @@ def patient_folds(patients: np.ndarray) -> Sequence[np.ndarray]:
 
 def auc(scores: Scores, unhealthy: np.ndarray) -> float:
     """Probability that an unhealthy slice scores above a healthy one; ties count half."""
-    n_unhealthy = int(unhealthy.sum())
-    n_healthy = len(unhealthy) - n_unhealthy
-    if not n_unhealthy or not n_healthy or np.isnan(scores).any():
+    above, below = scores[unhealthy], np.sort(scores[~unhealthy])
+    if not len(above) or not len(below) or np.isnan(scores).any():
         return math.nan
-    _, place, counts = np.unique(scores, return_inverse=True, return_counts=True)
-    mean_ranks = np.cumsum(counts) - (counts - 1) / 2  # of equal scores; scipy.stats takes a second to import
-    ranks = mean_ranks[place][unhealthy].sum() - n_unhealthy * (n_unhealthy + 1) / 2
-    return float(ranks / (n_unhealthy * n_healthy))
+    places = [np.searchsorted(below, above, side).sum() for side in ("left", "right")]  # equal ones do not, or do count
+    return float(sum(places) / (2 * len(above) * len(below)))

@@ -150,17 +150,19 @@ class Evidence:
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "Evidence":
         """The same change applied to every tensor."""
-        tensors: dict[str, Any] = {name: change(getattr(self, name)) for name in CURVES}
-        maps_by_signal = {signal: SignalMaps(*map(change, maps)) for signal, maps in self.maps_by_signal.items()}
-        return replace(self, **tensors, maps_by_signal=maps_by_signal)
+        return _merge([self], lambda tensors: change(tensors[0]))
 
 
 def concatenate(batches: Iterable[Evidence]) -> Evidence:
     """The evidence of several batches as one."""
-    parts = list(batches)
-    tensors: dict[str, Any] = {name: torch.cat([getattr(part, name) for part in parts]) for name in CURVES}
+    return _merge(list(batches), torch.cat)
+
+
+def _merge(parts: Sequence[Evidence], merge: Callable[[Any], Tensor]) -> Evidence:
+    """Every tensor made from those of the parts."""
+    tensors: dict[str, Any] = {name: merge([getattr(part, name) for part in parts]) for name in CURVES}
     maps_by_signal = {
-        signal: SignalMaps(*map(torch.cat, zip(*(part.maps_by_signal[signal] for part in parts), strict=True)))
+        signal: SignalMaps(*map(merge, zip(*(part.maps_by_signal[signal] for part in parts), strict=True)))
         for signal in parts[0].maps_by_signal
     }
     return replace(parts[0], **tensors, maps_by_signal=maps_by_signal)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 import torch
 from torch import Tensor
@@ -26,31 +27,21 @@ class Level:
     unguided: Tensor  # e_0, the noise predicted without a label
     clean: Tensor  # u_t, the clean slice that follows from e_0
 
-    def select(self, channels: Tensor) -> "Level":
-        """These channels only."""
-        tensors = (self.x, self.healthy, self.unguided, self.clean)
-        return Level(self.number, self.t, *(tensor.index_select(1, channels) for tensor in tensors))
-
 
 def forward_process(
     predict_noise: PredictNoise, x0: Tensor, settings: EvidenceSettings, schedule: NoiseSchedule, draw: Draw
 ) -> Iterator[Level]:
     """Yield each noise level in turn. `ddim` keeps the predicted noise; `ddpm` draws new noise at every level."""
-    levels = settings.levels
-    x = schedule.add_noise(x0, levels[0], draw())
-    for number, t in enumerate(levels):
+    x = schedule.add_noise(x0, settings.levels[0], draw())
+    for number, (t, t_next) in enumerate(zip_longest(settings.levels, settings.levels[1:])):
         healthy, unguided = noise_pair(predict_noise, x, t)
         clean = schedule.clean(x, unguided, t)
         if settings.clamp:
             clean = clean.clamp(-1, 1)
         yield Level(number, t, x, healthy, unguided, clean)
-        if number + 1 == len(levels):
-            return
-        t_next = levels[number + 1]
-        if settings.encoding == Encoding.DDIM:
-            x = schedule.ddim_step(x, clean, t, t_next)
-        else:
-            x = schedule.add_noise(x0, t_next, draw())
+        if t_next is not None:
+            ddim = settings.encoding == Encoding.DDIM
+            x = schedule.ddim_step(x, clean, t, t_next) if ddim else schedule.add_noise(x0, t_next, draw())
 
 
 def slice_noise(x0: Tensor, seeds: Sequence[int]) -> Draw:

@@ -9,8 +9,8 @@ from numpy.lib.stride_tricks import sliding_window_view
 from scipy import ndimage
 from torch import Tensor
 
-from anofpdm.choices import Threshold, parse
-from anofpdm.errors import CalibrationError, MethodError
+from anofpdm.choices import Threshold
+from anofpdm.errors import MethodError
 
 QUANTILES = (0.90, 0.98)  # of a map: at the largest divergence, at none
 MEDIAN = 5  # pixels, width of the filter
@@ -26,7 +26,6 @@ class MaskSettings:
     peak_share: float = 0.0  # share of the slice's maximum that a pixel must reach as well
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "threshold", parse(Threshold, self.threshold))
         if not 0 <= self.peak_share < 1:
             raise MethodError(f"the share of the peak must lie in [0, 1), got {self.peak_share:g}")
         if self.smallest < 0:
@@ -52,14 +51,13 @@ def median_filtered(maps: np.ndarray) -> np.ndarray:
 def thresholds(
     maps: np.ndarray, quantiles: np.ndarray, healthy_threshold: float | None, settings: MaskSettings
 ) -> np.ndarray:
-    """[N]. Quantiles are of the unfiltered map, background included: the filtered map has thinner tails."""
+    """[N]. Quantiles are of the unfiltered map, background included: the filtered map has thinner tails. By quantile
+    alone, no threshold from healthy slices is needed."""
     by_quantile = np.array(
         [np.quantile(image, quantile) for image, quantile in zip(maps, quantiles, strict=True)], dtype=np.float64
     )
     if settings.threshold == Threshold.QUANTILE:
         return by_quantile
-    if healthy_threshold is None:
-        raise CalibrationError(f"threshold {settings.threshold} needs a calibration for these maps; use 'quantile'")
     by_healthy = np.full(len(maps), healthy_threshold)
     return by_healthy if settings.threshold == Threshold.HEALTHY else np.sqrt(by_quantile * by_healthy)
 
@@ -74,7 +72,7 @@ def drop_small_components(masks: np.ndarray, limit: int) -> np.ndarray:
     components, _ = ndimage.label(masks, EIGHT_NEIGHBOURS)
     keep = np.bincount(components.ravel()) > limit
     keep[0] = False  # the background
-    return np.asarray(keep[components])
+    return keep[components]
 
 
 def smallest_pixels(shape: Sequence[int], smallest: int = SMALLEST) -> int:

@@ -32,10 +32,11 @@ class RunningEvidence:
 
     def add(self, level: Level) -> None:
         """The next level."""
-        level = level.select(self.channels)
-        guided = guided_estimate(level.x, level.healthy, level.unguided, level.t, self.strengths, self.request.schedule)
+        tensors = (level.x, level.healthy, level.unguided, level.clean)
+        x, e_h, e_0, clean = (tensor.index_select(1, self.channels) for tensor in tensors)
+        guided = guided_estimate(x, e_h, e_0, level.t, self.strengths, self.request.schedule)
         guided = guided.clamp(-1, 1) if self.settings.clamp else guided  # g_t, [N, W, C, H, W]
-        unguided = level.clean[:, None]  # u_t
+        unguided = clean[:, None]  # u_t
         divergence = pixel_mean((guided - unguided).square())  # M_t
         error = (guided - self.x0).square()  # S_t
         self.curves.append((divergence, pixel_mean(error), pixel_mean((unguided - self.x0).square())[:, 0]))
@@ -43,23 +44,23 @@ class RunningEvidence:
         self.largest = torch.where(is_maximum, divergence, self.largest)
         self.end.masked_fill_(is_maximum, level.number)
         self.is_low = level.t <= self.settings.highest_low
-        maps = [self._level_map(component, level, error) for component in self.components]
+        maps = [self._level_map(component, level.t, error, (e_h - e_0).square()) for component in self.components]
         self.current = torch.stack([signal.expand_as(self.sums[0]) for signal in maps])
         self.sums = self.sums + self.current
         self.at_end = torch.where(is_maximum[..., None, None], self.sums, self.at_end)
         self.last = torch.where(is_maximum[..., None, None], self.current, self.last)
 
-    def _level_map(self, signal: Signal, level: Level, error: Tensor) -> Tensor:
+    def _level_map(self, signal: Signal, t: int, error: Tensor, squared: Tensor) -> Tensor:
         """A component at one level, averaged over channels: [N, W, H, W], or [N, 1, H, W] where it is independent of W.
 
-        `error` is S_t [N, W, C, H, W]. The gradient is the squared gradient of log p(healthy | x_t). It is divided by
-        1 - alpha_bar, which is 1e-4 at level 0 and small at the next: low levels would dominate the mean, and they hold
-        the least information.
+        `error` is S_t [N, W, C, H, W], `squared` (e_h - e_0)^2 [N, C, H, W]. The gradient is the squared gradient of
+        log p(healthy | x_t). It is divided by 1 - alpha_bar, which is 1e-4 at level 0 and small at the next: low levels
+        would dominate the mean, and they hold the least information.
         """
         if signal == Signal.ERROR:
             return error.mean(2)
-        alpha, sigma = self.request.schedule.signal_and_noise(level.t, level.healthy)
-        squared = (level.healthy - level.unguided).square()[:, None]
+        alpha, sigma = self.request.schedule.signal_and_noise(t, squared)
+        squared = squared[:, None]
         if signal == Signal.GRADIENT_WEIGHTED:  # (g_t - u_t)^2 without the clamp
             return (squared * (sigma / alpha) ** 2 * (1 + self.strengths).square().view(-1, 1, 1, 1)).mean(2)
         gradient = squared / sigma**2

@@ -59,14 +59,14 @@ def load_model(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any], str]:
 
 
 @contextlib.contextmanager
-def weights_must_fit(folder: Path) -> Iterator[None]:
+def weights_must_fit(folder: Path, remedy: str = "train it again") -> Iterator[None]:
     """While the weights of a folder are loaded into the network of its configuration."""
     try:
         yield
     except RuntimeError as problem:
         if "loading state_dict" not in str(problem):  # of memory or the device
             raise
-        raise ModelError(f"{folder}: the weights do not fit the network in its configuration; train it again") from None
+        raise ModelError(f"{folder}: the weights do not fit the network in its configuration; {remedy}") from None
 
 
 def holds_model(folder: Path, step: int) -> bool:

@@ -21,7 +21,7 @@ from typing import Any, Unpack
 import torch
 
 from anofpdm.calibration.calibration_file import load_calibration
-from anofpdm.choices import Engine, Precision, Raw, parse
+from anofpdm.choices import Detector, Engine, Precision, Raw, Threshold, parse
 from anofpdm.errors import ConfigError, ModelError
 from anofpdm.method.decision import OURS
 from anofpdm.method.gather import batch_for
@@ -191,11 +191,11 @@ class Model:
         calibration, mask = self.diffusion.calibration, OURS.mask
         decision = replace(
             OURS,
-            detector=given.get("detector", OURS.detector),
+            detector=parse(Detector, given.get("detector", OURS.detector)),
             context_mm=given.get("context", calibration.context_mm),
             mask=replace(
                 mask,
-                threshold=given.get("threshold", mask.threshold),
+                threshold=parse(Threshold, given.get("threshold", mask.threshold)),
                 peak_share=given.get("peak", mask.peak_share),
                 smallest=given.get("smallest", mask.smallest),
             ),

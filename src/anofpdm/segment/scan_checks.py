@@ -103,12 +103,10 @@ def _check_kind(scan: ReadScan, slices: EngineSlices, request: SegmentRequest) -
 def _check_likeness(typical: TypicalScans, slices: EngineSlices, where: Path) -> None:
     """By the modalities that the scan has."""
     given = tuple(name for name in typical.modalities if name in slices.modalities)
-    numbers = describe_scan(slices.channels(given).pixels)
-    if different := typical.unusual(numbers, given):
-        distance, limit = typical.distance(numbers, given), typical.limit_for(given)
+    if different := typical.unusual(describe_scan(slices.channels(given).pixels), given):
         _warn(
-            f"{where}: unlike the scans in training (distance {distance:.1f}, limit {limit:.1f}). What differs most is "
-            f"{different}. Do not rely on its mask; check that these are the scans and modalities the model is for"
+            f"{where}: unlike the scans in training {different}. Do not rely on its mask; check that these are the "
+            "scans and modalities the model is for"
         )
 
 

@@ -1,8 +1,8 @@
-"""Distillation: pseudo-label the training split with the diffusion model, train a student on it, calibrate, save."""
+"""Distillation: a teacher pseudo-labels the training split, a student is trained on it, calibrated and saved."""
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -17,14 +17,14 @@ from anofpdm.cohorts.store import Cohort
 from anofpdm.errors import CalibrationError, ConfigError, TrainingError
 from anofpdm.labels import HEALTHY, UNHEALTHY, estimated_note
 from anofpdm.method.calibration import Calibration
-from anofpdm.method.context import SlicePositions
-from anofpdm.method.decision import OURS, DecisionSettings, fit_for
+from anofpdm.method.gather import batch_for
 from anofpdm.network.predictor import TrainedModel
 from anofpdm.network.weight_format import round_to
 from anofpdm.student.edges import move_edges
 from anofpdm.student.fit_detector import fit_student_calibration
 from anofpdm.student.predict import predict_passes
 from anofpdm.student.student import FOLDER, Student, save_student
+from anofpdm.student.student_batches import PseudoLabels
 from anofpdm.student.student_network import (
     StudentConfig,
     StudentNet,
@@ -32,7 +32,7 @@ from anofpdm.student.student_network import (
     default_neighbours_mm,
     neighbour_rows,
 )
-from anofpdm.student.targets import CACHE, HASHED, PseudoLabels, Teacher, fingerprint, pseudo_label
+from anofpdm.student.targets import CACHE, HASHED, DiffusionTeacher, Teacher, fingerprint, pseudo_label
 from anofpdm.student.train_student import StudentTrainingConfig, train_student
 from anofpdm.student.typical import describe_cohort, fit_typical
 from anofpdm.util.distributed import World
@@ -43,14 +43,13 @@ from anofpdm.util.progress import Progress, portion, silent
 @dataclass(frozen=True)
 class DistillConfig:
     training: StudentTrainingConfig = field(default_factory=StudentTrainingConfig)
-    decision: DecisionSettings | None = None  # of the teacher; none given: as scans are segmented by default
-    modalities: tuple[str, ...] | None = None  # none given: those that the teacher's maps are based on
+    modalities: tuple[str, ...] | None = None  # none given: those that the teacher's masks are based on
     optional: tuple[str, ...] = ()  # those of them that a scan may lack
     students: int = 1  # more: the one that is saved learns from the mean prediction of as many others
     width: int = 32
     neighbours_mm: tuple[float, ...] | None = None  # none given: one slice on each side
     weights: WeightFormat = WeightFormat.FLOAT32  # of the saved student
-    batch: int | None = None  # of the teacher
+    batch: int | None = None  # of the teacher; none given: by device
 
 
 def distill(
@@ -64,20 +63,29 @@ def distill(
     """Train a student and save it in the model's folder. Returned by the main process; None in the others."""
     world = world or World()
     check_model_fits(model, cohort)
-    decision = config.decision or replace(OURS, context_mm=calibration.context_mm)
-    fit_for(calibration, decision)  # raises if not calibrated for it
-    config = replace(config, decision=decision)
-    teacher = Teacher(model, calibration, decision, config.batch)
+    teacher = DiffusionTeacher(model, calibration, config.batch or batch_for(model.device))
     network_config = _student_config(teacher, cohort, config)
-    val = cohort.rows("val")
-    if not {HEALTHY, UNHEALTHY} <= set(cohort.assumed_labels[val].tolist()):
-        raise CalibrationError(
-            f"{cohort.path}: a student is calibrated on healthy and unhealthy slices of the val split, "
-            "and one kind is missing there; label some, or prepare with another --split"
-        )
-    with _locked_folder(model.folder / FOLDER, world):
-        masks = pseudo_label(teacher, cohort, cohort.rows("train"), world, progress)
-        student = None if masks is None else _train(teacher, cohort, network_config, masks, config, progress)
+    folder, rows, student = model.folder / FOLDER, cohort.rows("train"), None
+    with _locked_folder(folder, world):
+        masks = pseudo_label(teacher, cohort, rows, folder, world, progress)
+        if masks is not None:
+            network = _train(teacher, cohort, network_config, masks, config, model.device, progress)
+            network.load_state_dict(round_to(network.state_dict(), config.weights))  # calibrate those that are saved
+            numbers = describe_cohort(cohort, rows, network_config.modalities)
+            student = Student(
+                network,
+                fit_student_calibration(network, cohort, model.device),
+                model.sha256,
+                model.device,
+                expects=model.expects,
+                foreground=calibration.foreground,
+                typical=fit_typical(numbers, network_config.modalities, config.optional),
+            )
+            counts = {"slices": len(masks), "with_lesion": int((masks > 127).any((1, 2)).sum())}
+            provenance = _provenance(model, calibration, cohort, config) | counts
+            save_student(model.folder, student, provenance, config.weights)
+            card = student_card(student, teacher.name, config.training, **counts)
+            write_atomically(folder / "README.md", card.encode())
         world.all_gather(None)  # the other processes wait for the main one
     return student
 
@@ -86,9 +94,13 @@ def _student_config(teacher: Teacher, cohort: Cohort, config: DistillConfig) -> 
     rows = cohort.rows("train")
     if not len(rows):
         raise TrainingError(f"{cohort.path}: no slice in its training split to train a student on")
-    model = teacher.model
-    used = {*teacher.scored, *config.optional}
-    modalities = config.modalities or tuple(name for name in model.modalities if name in used)
+    if not {HEALTHY, UNHEALTHY} <= set(cohort.assumed_labels[cohort.rows("val")].tolist()):
+        raise CalibrationError(
+            f"{cohort.path}: a student is calibrated on healthy and unhealthy slices of the val split, "
+            "and one kind is missing there; label some, or prepare with another --split"
+        )
+    used = {*teacher.modalities, *config.optional}
+    modalities = config.modalities or tuple(name for name in cohort.modalities if name in used)
     if unknown := [name for name in (*modalities, *config.optional) if name not in cohort.modalities]:
         raise TrainingError(
             f"{cohort.path}: has no {', '.join(unknown)}; its modalities are {', '.join(cohort.modalities)}"
@@ -100,7 +112,19 @@ def _student_config(teacher: Teacher, cohort: Cohort, config: DistillConfig) -> 
         raise ConfigError(
             "--thick-slices needs a student with one neighbouring slice below and one above; use --neighbours auto"
         )
-    return StudentConfig(modalities, model.size, neighbours_mm, config.width, optional=config.optional)
+    return StudentConfig(modalities, cohort.slices.shape[-1], neighbours_mm, config.width, optional=config.optional)
+
+
+def _provenance(
+    model: TrainedModel, calibration: Calibration, cohort: Cohort, config: DistillConfig
+) -> dict[str, object]:
+    return {
+        "anofpdm": __version__,
+        "calibration": fingerprint(asdict(calibration)),
+        "cohort": {name: getattr(cohort.manifest, name) for name in HASHED},
+        "precision": model.predict.precision,
+        "config": asdict(config),
+    }
 
 
 @contextlib.contextmanager
@@ -122,88 +146,45 @@ def _train(
     network_config: StudentConfig,
     masks: np.ndarray,
     config: DistillConfig,
+    device: torch.device,
     progress: Progress,
-) -> Student:
-    counts = {"slices": len(masks), "with_lesion": int((masks > 127).any((1, 2)).sum())}
-    if not counts["with_lesion"]:
+) -> StudentNet:
+    """The student, after those from whose mean prediction it learns."""
+    if not (masks > 127).any():
         raise TrainingError(
             "the teacher found no lesion in the whole training split; calibrate it first, or train it longer"
         )
-    model, rows, val, modalities = teacher.model, cohort.rows("train"), cohort.rows("val"), network_config.modalities
-    positions = slice_positions(cohort, rows)
-    # Edges are moved by what the pseudo-labels are based on; with further modalities, masks lose a point.
-    masks = move_edges(masks, cohort_pixels(cohort, rows, teacher.scored))
-    neighbours = neighbour_rows(positions, network_config.neighbours_mm)
-    data = PseudoLabels(cohort_pixels(cohort, rows, modalities), masks, neighbours, cohort.labels[rows])
-    late_modalities = [name for name in network_config.optional if name not in teacher.scored]
-    network = _train_networks(network_config, data, positions, config, model.device, progress, late_modalities)
-    network.load_state_dict(round_to(network.state_dict(), config.weights))  # calibrate the weights that are saved
-    calibration = fit_student_calibration(
-        network,
-        cohort_pixels(cohort, val, modalities),
-        cohort.labels[val],
-        cohort.patients[val],
-        slice_positions(cohort, val),
-        model.device,
-        cohort.suspected[val],
+    rows, names = cohort.rows("train"), network_config.modalities
+    optional = {name: names.index(name) for name in network_config.optional}
+    data = PseudoLabels(
+        cohort_pixels(cohort, rows, names),
+        # Edges are moved by what the pseudo-labels are based on; with further modalities, masks lose a point.
+        move_edges(masks, cohort_pixels(cohort, rows, teacher.modalities)),
+        neighbour_rows(slice_positions(cohort, rows), network_config.neighbours_mm),
+        cohort.labels[rows],
+        [*optional.values()],
+        [channel for name, channel in optional.items() if name not in teacher.modalities],
     )
-    typical = fit_typical(describe_cohort(cohort, rows, modalities), modalities, network_config.optional)
-    scans = model.expects, teacher.calibration.foreground, typical
-    student = Student(network, calibration, model.sha256, model.device, "", *scans)
-    _save(student, teacher, cohort, config, counts)
-    return student
-
-
-def _save(student: Student, teacher: Teacher, cohort: Cohort, config: DistillConfig, counts: dict[str, int]) -> None:
-    folder = teacher.model.folder
-    provenance = {
-        "anofpdm": __version__,
-        "calibration": fingerprint(asdict(teacher.calibration)),
-        "cohort": {name: getattr(cohort.manifest, name) for name in HASHED},
-        "precision": teacher.model.predict.precision,
-        "config": asdict(config),
-        **counts,
-    }
-    save_student(folder, student, provenance, config.weights)
-    card = student_card(student, config.training, **counts)
-    write_atomically(folder / FOLDER / "README.md", card.encode())
-
-
-def _train_networks(
-    network_config: StudentConfig,
-    data: PseudoLabels,
-    positions: SlicePositions,
-    config: DistillConfig,
-    device: torch.device,
-    progress: Progress,
-    late_modalities: Sequence[str],
-) -> StudentNet:
-    """The student, after those from whose mean prediction it learns."""
     others = config.students if config.students > 1 else 0
     share, minutes = 1 / (others + 1), config.training.minutes
     training = replace(config.training, minutes=None if minutes is None else minutes * share)
-    mean = np.zeros(data.masks.shape, np.float32)
+    mean = np.zeros(masks.shape, np.float32)
     for number in range(others):
-        settings, part = replace(training, seed=training.seed + 1 + number), portion(progress, number * share, share)
-        network = train_student(network_config, data, settings, device, part, late_modalities)
-        mean += expit(predict_passes(network, data.pixels, positions, device)[0].mean(axis=1)) / others
+        seeded, part = replace(training, seed=training.seed + 1 + number), portion(progress, number * share, share)
+        network = train_student(network_config, data, seeded, device, part)
+        mean += expit(predict_passes(network, data.pixels, data.neighbours, device)[0].mean(axis=1)) / others
     if others:
         mean[data.labels == HEALTHY] = 0
         data = replace(data, masks=np.round(255 * mean).astype(np.uint8))
-    return train_student(
-        network_config, data, training, device, portion(progress, others * share, share), late_modalities
-    )
+    return train_student(network_config, data, training, device, portion(progress, others * share, share))
 
 
-def student_card(student: Student, training: StudentTrainingConfig, slices: int, with_lesion: int) -> str:
+def student_card(student: Student, teacher: str, training: StudentTrainingConfig, slices: int, with_lesion: int) -> str:
     config, calibration = student.config, student.calibration
     limits = [f"{training.steps} steps"] if training.steps else []
     limits += [f"{training.minutes:g} minutes"] if training.minutes else []
     offsets = ", ".join(f"{offset:g}" for offset in config.neighbours_mm)
-    counted = student.expects.nominal_slice_mm is not None
-    where = f"{offsets} mm from it" + (", by a nominal distance: slices are counted" if counted else "")
-    neighbours = f", and the slices at {where}" if offsets else ""
-    optional = f"\nOptional, a scan may lack them: {', '.join(config.optional)}.\n" if config.optional else ""
+    counted = ", by a nominal distance: slices are counted" if student.expects.nominal_slice_mm else ""
     estimated = estimated_note(calibration.n_estimated)
     rating = (
         "accuracy on other patients unknown, as all slices are of one patient"
@@ -212,10 +193,11 @@ def student_card(student: Student, training: StudentTrainingConfig, slices: int,
     )
     return f"""# Student network
 
-A U-Net of width {config.width} that segments a slice in a single pass. Its input is {", ".join(config.modalities)}
-of a slice of {config.size} x {config.size} pixels{neighbours}.
-{optional}
- - Teacher: the diffusion model in the parent folder (`{student.teacher_sha256}`). Its masks are the pseudo-labels.
+A U-Net of width {config.width} that segments a slice in a single pass of {config.size} x {config.size} pixels.
+
+ - Input: {", ".join(config.modalities)} of the slice; a scan may lack {", ".join(config.optional) or "none of them"}.
+ - Neighbouring slices that are further inputs (mm from it{counted}): {offsets or "none"}.
+ - Teacher: the {teacher} in the parent folder (`{student.teacher_sha256}`). Its masks are the pseudo-labels.
  - Training slices: {slices}, {with_lesion} of them with a lesion in the pseudo-label.
  - Human annotation: image-level labels only. No lesion mask was used.
  - Training: at most {" or ".join(limits)}, batch size {training.batch}, learning rate {training.learning_rate:g},

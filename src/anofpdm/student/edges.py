@@ -21,7 +21,6 @@ RING = 8  # how far from the lesion normal tissue is measured
 MIN_PIXELS = 20  # on either side, for a median
 MIN_CONTRAST = 0.1  # between lesion and normal tissue, summed over modalities; intensities span 2
 SOFTNESS = 0.15  # of the way from normal tissue to lesion, over which the probability rises
-CHUNK = 64  # slices
 
 
 def move_edges(masks: np.ndarray, pixels: Pixels) -> np.ndarray:
@@ -29,11 +28,9 @@ def move_edges(masks: np.ndarray, pixels: Pixels) -> np.ndarray:
     edges of large lesions moved."""
     moved = masks.copy()
     rows = np.flatnonzero((masks > 127).sum((1, 2)) >= smallest_pixels(masks.shape[1:], LARGE))
-
-    def move(some: np.ndarray) -> None:
-        moved[some] = [move_edge(mask, image) for mask, image in zip(masks[some], pixels(some), strict=True)]
-
-    list(map_in_threads(move, (rows[start : start + CHUNK] for start in range(0, len(rows), CHUNK))))
+    edges = map_in_threads(lambda row: move_edge(masks[row], pixels(np.array([row]))[0]), rows)
+    for row, mask in zip(rows, edges, strict=True):
+        moved[row] = mask
     return moved
 
 
@@ -70,5 +67,4 @@ def _probability(image: np.ndarray, normal: np.ndarray, core: np.ndarray) -> np.
         return None
     # 0 in normal tissue, 1 in the lesion; modalities count by their contrast
     way = np.tensordot(np.sign(high - low), image - low[:, None, None], axes=1) / contrast
-    probability: np.ndarray = expit((ndimage.gaussian_filter(way, 0.5) - 0.5) / SOFTNESS)
-    return probability
+    return expit((ndimage.gaussian_filter(way, 0.5) - 0.5) / SOFTNESS)

@@ -13,10 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from anofpdm.method.context import SlicePositions
 from anofpdm.network.fast.cpu import SliceThreads
 from anofpdm.network.fast.upsampled import convolve_by_place, weights_by_place
-from anofpdm.student.student_network import Pixels, StudentNet, mirror_passes, neighbour_rows, stack_slices
+from anofpdm.student.student_network import Pixels, StudentNet, mirror_passes, stack_slices
 from anofpdm.util.memory import in_batches_that_fit
 from anofpdm.util.progress import Progress, silent
 
@@ -25,10 +24,10 @@ BATCH, BATCH_ON_CPU = 32, 8  # slices
 
 @torch.no_grad()
 def predict_passes(
-    network: StudentNet, pixels: Pixels, positions: SlicePositions, device: torch.device, progress: Progress = silent
+    network: StudentNet, pixels: Pixels, rows: np.ndarray, device: torch.device, progress: Progress = silent
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Logits of lesion [n, 2, H, W], and of the slice being unhealthy [n, 2]: of every slice and its mirror image."""
-    rows = neighbour_rows(positions, network.config.neighbours_mm)
+    """Logits of lesion [n, 2, H, W], and of the slice being unhealthy [n, 2]: of every slice and its mirror image.
+    `rows` as of `neighbour_rows`."""
     on_cpu = device.type == "cpu"
     predict, batch = (CpuStudent(network).passes, BATCH_ON_CPU) if on_cpu else (partial(mirror_passes, network), BATCH)
     size = network.config.size
@@ -46,44 +45,37 @@ def predict_passes(
 
 
 class CpuStudent:
-    """Callable like the network that it is made from."""
+    """A copy of the network."""
 
     def __init__(self, network: StudentNet):
         self.network: StudentNet = copy.deepcopy(network).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.network.up = nn.ModuleList(map(CpuUpBlock, self.network.up))
         for module in self.network.modules():
             if isinstance(module, nn.SiLU):
                 module.inplace = True
-        self.ups = [UpBlock(block) for block in self.network.up]
         self._threads = SliceThreads()
 
     def passes(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """As `mirror_passes`."""
-        parts = self._threads.map(torch.no_grad()(partial(mirror_passes, self)), x)
+        x = x.contiguous(memory_format=torch.channels_last)
+        parts = self._threads.map(torch.no_grad()(partial(mirror_passes, self.network)), x)
         pixel_logits, slice_logits = (torch.cat(part) for part in zip(*parts, strict=True))
         return pixel_logits, slice_logits
 
-    def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """x [N, C, H, W] -> logits of lesion [N, H, W], and of the slice being unhealthy [N]."""
-        skips = self.network.encode(x.contiguous(memory_format=torch.channels_last))
-        x = skips[-1]
-        slice_logits = self.network.slice_logits(x)
-        for depth, up in enumerate(self.ups, start=2):
-            x = up(x, skips[-depth])
-        return self.network.last(x)[:, 0], slice_logits
 
-
-class UpBlock:
-    """Block(cat(upsample(x), skip)), where the skip connection has as many channels as the result."""
+class CpuUpBlock(nn.Module):
+    """As the UpBlock that it is made from, whose skip connection has as many channels as the result."""
 
     def __init__(self, block: nn.Module):
-        first, *self.rest = block.children()
+        super().__init__()
+        first, *rest = block.children()
+        self.rest = nn.ModuleList(rest)
         weight: Tensor = first.weight  # type: ignore[assignment]
         width = len(weight)
         self.skip_weight = weight[:, -width:].contiguous(memory_format=torch.channels_last)
         self.weight = weights_by_place(weight[:, :-width])
 
-    def __call__(self, x: Tensor, skip: Tensor) -> Tensor:
-        """x [N, C, H, W], skip [N, width, 2 H, 2 W] -> [N, width, 2 H, 2 W]."""
+    def forward(self, x: Tensor, skip: Tensor) -> Tensor:
         result = F.conv2d(skip, self.skip_weight, padding=1)
         for (a, b), part in convolve_by_place(x, self.weight):
             result[:, :, a::2, b::2] += part

@@ -1,7 +1,7 @@
 """A trained student: predicts masks and decisions of a scan's slices. It is saved in its teacher's folder."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +12,14 @@ from anofpdm.choices import WeightFormat
 from anofpdm.errors import ConfigError, MethodError, ModelError
 from anofpdm.method.context import SlicePositions
 from anofpdm.method.decision import Decisions
-from anofpdm.network.checkpoint import FORMAT, WEIGHTS, load_model, save_model
+from anofpdm.network.checkpoint import FORMAT, WEIGHTS, load_model, save_model, weights_must_fit
 from anofpdm.network.weight_format import store
 from anofpdm.scans.expects import ScanExpectation
 from anofpdm.student.decide import CALIBRATED, MaskChoices, ScanDecision, StudentCalibration, StudentDecision, map_scans
 from anofpdm.student.predict import predict_passes
-from anofpdm.student.student_network import Pixels, StudentConfig, StudentNet
+from anofpdm.student.student_network import Pixels, StudentConfig, StudentNet, neighbour_rows
 from anofpdm.student.typical import TypicalScans
 from anofpdm.util.artifacts import convert, to_plain
-from anofpdm.util.memory import is_out_of_memory
 from anofpdm.util.progress import Progress, silent
 
 FOLDER, TASK = "student", "student"
@@ -65,14 +64,15 @@ class Student:
 
     def decide(self, pixels: Pixels, positions: SlicePositions, progress: Progress = silent) -> Decisions:
         """Masks and detections of a scan's slices."""
-        return self.decide_from(*predict_passes(self.network, pixels, positions, self.device, progress), positions)
+        rows = neighbour_rows(positions, self.config.neighbours_mm)
+        return self.decide_from(*predict_passes(self.network, pixels, rows, self.device, progress), positions)
 
     def decide_from(self, passes: np.ndarray, slice_passes: np.ndarray, positions: SlicePositions) -> Decisions:
         """From the logits that `predict_passes` returns; on the CPU, wherever they were computed."""
         decision = StudentDecision(self.calibration, self.config.size, self.choices)
         decided = map_scans(decision, positions, passes, slice_passes)
         values: dict[str, Any] = dict(zip(ScanDecision._fields, decided, strict=True))
-        return Decisions(**values, log_odds=values["score"], detected=values["score"] >= 0)
+        return Decisions(**values, log_odds=values["score"])
 
 
 def save_student(
@@ -81,8 +81,7 @@ def save_student(
     provenance: Mapping[str, Any],
     weights: WeightFormat = WeightFormat.FLOAT32,
 ) -> None:
-    tensors = store(student.network.state_dict(), weights)
-    typical = student.typical
+    tensors, typical = store(student.network.state_dict(), weights), student.typical
     if typical is not None:
         tensors |= {TYPICAL + name: torch.from_numpy(array) for name, array in typical.arrays().items()}
     file = StudentFile(
@@ -119,12 +118,15 @@ def load_student(model_folder: Path, teacher_sha256: str | None, device: torch.d
         typical = None if file.typical is None else TypicalScans(file.network.modalities, file.typical, **arrays)
     except (ConfigError, MethodError, TypeError, ValueError) as problem:
         raise ModelError(f"{folder}: damaged, or of another version ({problem}); distill again, or remove it") from None
-    try:
+    with weights_must_fit(folder, "distill again"):
         network.load_state_dict({name: tensor.float() for name, tensor in weights.items()})
-    except RuntimeError as problem:
-        if is_out_of_memory(problem):
-            raise
-        raise ModelError(f"{folder}: the weights do not fit the network in its configuration; distill again") from None
-    network = network.to(device).eval()
-    student = Student(network, file.calibration, file.teacher_sha256, device, digest, file.expects, file.foreground)
-    return replace(student, typical=typical)
+    return Student(
+        network.to(device).eval(),
+        file.calibration,
+        file.teacher_sha256,
+        device,
+        digest,
+        file.expects,
+        file.foreground,
+        typical,
+    )

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -12,15 +12,27 @@ from torch import Tensor
 
 from anofpdm.labels import NULL
 from anofpdm.network.training.augment import CHANCES, augment
-from anofpdm.student.student_network import BACKGROUND, MISSING, stack_slices
-from anofpdm.student.targets import PseudoLabels
+from anofpdm.student.student_network import BACKGROUND, MISSING, Pixels, stack_slices
 from anofpdm.student.thick_slices import draw_weights, mix, own_slices, window_rows
+from anofpdm.util.workers import map_in_threads
 
 LOAD = 500  # slices copied to a GPU at once
 PASTE_SHARE = 0.5  # of slices without a lesion, into which the lesion of another slice is pasted
 MISSING_SHARE = 0.25  # of the slices, for each optional modality
-LATE_MISSING_SHARE = 0.5  # of the slices that lack all further modalities, on which pseudo-labels are not based
+LATE_MISSING_SHARE = 0.5  # of the slices that lack all modalities on which pseudo-labels are not based
 NO_LESION = 0.05  # probability that no pixel reaches in a slice without a lesion
+
+
+@dataclass(frozen=True)
+class PseudoLabels:
+    """Training slices with the teacher's masks; one entry per slice."""
+
+    pixels: Pixels
+    masks: np.ndarray  # uint8 [N, H, W]: probability of lesion times 255; empty where the slice is labelled healthy
+    neighbours: np.ndarray  # [N, 1 + neighbours] rows: the slice itself, and its neighbours
+    labels: np.ndarray  # [N] image-level labels
+    optional: Sequence[int] = ()  # channels of modalities that a scan may lack
+    late: Sequence[int] = ()  # those of them that the masks are not based on
 
 
 class StudentBatch(NamedTuple):
@@ -35,10 +47,6 @@ class StudentBatch(NamedTuple):
         """Equal parts of the batch."""
         return [StudentBatch(*parts) for parts in zip(*(tensor.chunk(count) for tensor in self), strict=True)]
 
-    def without(self, channels: Tensor) -> "StudentBatch":
-        """As if all scans lacked these, bool [k * C]."""
-        return self._replace(missing=self.missing | channels)
-
     def augment(self) -> tuple[Tensor, Tensor, Tensor]:
         """Inputs [n, k * C, H, W], their masks [n, H, W] in 0 to 1, augmented together, and labels [n]."""
         mask = self.mask.float()[:, None] / 255
@@ -50,38 +58,25 @@ class StudentBatch(NamedTuple):
 def paste_lesions(x: Tensor, mask: Tensor, labels: Tensor, where: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Blend the previous slice's lesion into slices of the batch that have none, at its place, with the brightness of
     the slice. The label of such a slice becomes unknown: its lesion is synthetic."""
-    donor, lesion = x.roll(1, 0), mask.roll(1, 0)
-    (brain, mean), (_, donor_mean) = _brain_and_mean(x), _brain_and_mean(donor)
+    brain = (x > BACKGROUND).float().amax(1)  # [n, H, W]
+    mean = (x * brain[:, None]).sum((2, 3)) / brain.sum((1, 2)).clamp(min=1)[:, None]
+    donor, lesion, lighter = x.roll(1, 0), mask.roll(1, 0), (mean - mean.roll(1, 0))[:, :, None, None]
     where = where & (mask.amax((1, 2)) < NO_LESION)
     edge = F.max_pool2d((lesion > 0.5).float()[:, None], 3, 1, 1)
     weight = F.avg_pool2d(edge, 3, 1, 1) * (brain * where[:, None, None])[:, None]  # [n, 1, H, W]
-    x = x + weight * ((donor + (mean - donor_mean)).clamp(-1, 1) - x)
+    x = x + weight * ((donor + lighter).clamp(-1, 1) - x)
     labels = labels.masked_fill(where & (lesion.amax((1, 2)) > 0.5), NULL)
     return x, torch.where(where[:, None, None], lesion * brain, mask), labels
 
 
-def _brain_and_mean(x: Tensor) -> tuple[Tensor, Tensor]:
-    """[n, H, W], and the mean of x in it, [n, k * C, 1, 1]."""
-    brain = (x > BACKGROUND).float().amax(1)
-    mean = (x * brain[:, None]).sum((2, 3)) / brain.sum((1, 2)).clamp(min=1)[:, None]
-    return brain, mean[:, :, None, None]
-
-
 def training_batches(
-    data: PseudoLabels,
-    batch: int,
-    seed: int,
-    device: torch.device,
-    optional: Sequence[int] = (),  # channels of a slice
-    late_modalities: Sequence[int] = (),  # optional channels of a slice on which pseudo-labels are not based
-    thick_slices: bool = False,
+    data: PseudoLabels, batch: int, seed: int, device: torch.device, *, thick_slices: bool = False
 ) -> Iterator[StudentBatch]:
     """Without end. With thick slices, a batch has all slices as they are, and then again, augmented alike, as in a scan
-    with thicker slices. A GPU keeps all slices in its memory if they take less than half of what is free there."""
+    with thicker slices."""
     stacked = data.neighbours.shape[1]
     stacks = window_rows(data.neighbours) if thick_slices else data.neighbours
-    read = _from_gpu if _fits(data, device) else _from_files
-    for step, (rows, x) in enumerate(read(data, stacks, rows_of_steps(len(data.masks), batch, seed), device)):
+    for step, (rows, x) in enumerate(_read(data.pixels, stacks, rows_of_steps(len(stacks), batch, seed), device)):
         generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
         count, modalities = len(rows), x.shape[1] // stacks.shape[1]
         chances = torch.rand(count, CHANCES + modalities, generator=generator) * 2 - 1
@@ -91,7 +86,7 @@ def training_batches(
             torch.from_numpy(data.labels[rows]),
             torch.cat([chances[:, :CHANCES], brightness, torch.zeros(count, 1)], dim=1),
             torch.rand(count, generator=generator) < PASTE_SHARE,
-            draw_missing(count, modalities, optional, late_modalities, generator).repeat(1, stacked),
+            draw_missing(count, modalities, data, generator).repeat(1, stacked),
         ]
         if thick_slices:
             weights = draw_weights(count, generator).to(device, non_blocking=True)
@@ -107,50 +102,34 @@ def rows_of_steps(count: int, batch: int, seed: int) -> Iterator[np.ndarray]:
         yield np.fromiter(itertools.islice(rows, batch), int, batch)
 
 
-def draw_missing(
-    count: int, modalities: int, optional: Sequence[int], late_modalities: Sequence[int], generator: torch.Generator
-) -> Tensor:
-    """bool [count, modalities]: each optional modality is missing in some of the slices, and all further ones together
-    in others."""
+def draw_missing(count: int, modalities: int, data: PseudoLabels, generator: torch.Generator) -> Tensor:
+    """bool [count, modalities]: each optional modality is missing in some of the slices, and all late ones together in
+    others."""
     missing = torch.zeros(count, modalities, dtype=torch.bool)
-    if optional:
-        missing[:, list(optional)] = torch.rand(count, len(optional), generator=generator) < MISSING_SHARE
-    if late_modalities:
-        missing[:, list(late_modalities)] |= torch.rand(count, 1, generator=generator) < LATE_MISSING_SHARE
+    if data.optional:
+        missing[:, data.optional] = torch.rand(count, len(data.optional), generator=generator) < MISSING_SHARE
+    if data.late:
+        missing[:, data.late] |= torch.rand(count, 1, generator=generator) < LATE_MISSING_SHARE
     return missing
 
 
-def _fits(data: PseudoLabels, device: torch.device) -> bool:
-    if device.type != "cuda":
-        return False
-    needed = (data.neighbours.max() + 1) * data.pixels(np.zeros(1, int)).size * 2  # bytes in float16
-    return bool(needed < torch.cuda.mem_get_info(device)[0] / 2)
-
-
-def _from_gpu(
-    data: PseudoLabels, stacks: np.ndarray, steps: Iterator[np.ndarray], device: torch.device
+def _read(
+    pixels: Pixels, stacks: np.ndarray, steps: Iterator[np.ndarray], device: torch.device
 ) -> Iterator[tuple[np.ndarray, Tensor]]:
-    """Rows of every step, and the slices [n, k * C, H, W] of their stacks [N, k]. Slices are kept in float16, as
-    cohorts store them."""
-    every = np.arange(data.neighbours.max() + 1)
-    parts = [torch.from_numpy(data.pixels(every[start : start + LOAD])).half() for start in every[::LOAD]]
-    slices = torch.cat([part.to(device) for part in parts])  # [N, C, H, W]
-    for rows in steps:
-        stack = torch.from_numpy(stacks[rows]).to(device, non_blocking=True)  # [n, k]
-        yield rows, slices[stack].flatten(1, 2).float()
+    """Rows of every step, and the slices [n, k * C, H, W] of their stacks [N, k]. A GPU keeps all slices in its memory,
+    in float16 as cohorts store them, if they take less than half of what is free there. Otherwise slices of the next
+    steps are read in the background."""
+    count = len(stacks)
+    if _fits(2 * count * pixels(np.zeros(1, int)).size, device):
+        parts = np.array_split(np.arange(count), -(-count // LOAD))
+        slices = torch.cat([torch.from_numpy(pixels(part)).half().to(device) for part in parts])  # [N, C, H, W]
+        for rows in steps:
+            stack = torch.from_numpy(stacks[rows]).to(device, non_blocking=True)  # [n, k]
+            yield rows, slices[stack].flatten(1, 2).float()
+        return
+    for rows, x in map_in_threads(lambda rows: (rows, stack_slices(pixels, stacks[rows])), steps, 1):
+        yield rows, torch.from_numpy(x).to(device)
 
 
-def _from_files(
-    data: PseudoLabels, stacks: np.ndarray, steps: Iterator[np.ndarray], device: torch.device
-) -> Iterator[tuple[np.ndarray, Tensor]]:
-    """As `_from_gpu`; slices of the next step are read in the background."""
-
-    def read() -> tuple[np.ndarray, np.ndarray]:
-        rows = next(steps)
-        return rows, stack_slices(data.pixels, stacks[rows])
-
-    with ThreadPoolExecutor(1) as reader:
-        following = reader.submit(read)
-        while True:
-            (rows, x), following = following.result(), reader.submit(read)
-            yield rows, torch.from_numpy(x).to(device)
+def _fits(size: int, device: torch.device) -> bool:
+    return device.type == "cuda" and size < torch.cuda.mem_get_info(device)[0] / 2

@@ -4,7 +4,7 @@ Its inputs are slices, each stacked with neighbouring slices of its scan.
 """
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,7 +22,6 @@ BACKGROUND = -0.95  # intensities below are outside the head
 MISSING = -1.0  # of all pixels of a modality that a scan lacks: background
 MIN_DISTANCE_MM = 2.0  # closer slices are nearly identical
 
-Forward = Callable[[Tensor], tuple[Tensor, Tensor]]  # as StudentNet.forward
 Pixels = Callable[[np.ndarray], np.ndarray]  # rows -> slices [n, C, H, W] of the student's modalities
 
 
@@ -36,18 +35,19 @@ class StudentConfig:
     optional: tuple[str, ...] = ()  # modalities that a scan may lack; their channels are then background
 
     def __post_init__(self) -> None:
-        if not self.modalities or self.width % 8 or not self.multipliers:
-            raise ConfigError(f"a student needs modalities and a width divisible by 8, got {self}")
-        if len(set(self.modalities)) < len(self.modalities):
-            raise ConfigError(f"a student needs distinct names of modalities, got {self}")
-        if not set(self.optional) < set(self.modalities):
-            raise ConfigError(f"optional modalities must be some of the student's, and not all of them; got {self}")
-        if not all(0 < count <= MAX_COUNT for count in (self.size, self.width, *self.multipliers)):
-            raise ConfigError(f"size, width and multipliers must be integers from 1 to {MAX_COUNT}, got {self}")
-        if not all(map(math.isfinite, self.neighbours_mm)):
-            raise ConfigError(f"neighbours_mm must be finite numbers, got {self}")
-        if self.size % 2 ** (len(self.multipliers) - 1):
-            raise ConfigError(f"slices of {self.size} x {self.size} cannot be halved {len(self.multipliers) - 1} times")
+        counts, halvings = (self.size, self.width, *self.multipliers), len(self.multipliers) - 1
+        needs = {
+            "modalities and multipliers": self.modalities and self.multipliers,
+            "a width divisible by 8": self.width % 8 == 0,
+            "distinct names of modalities": len(set(self.modalities)) == len(self.modalities),
+            "optional modalities that are some of its modalities, and not all": {*self.optional} < {*self.modalities},
+            f"size, width and multipliers from 1 to {MAX_COUNT}": all(0 < count <= MAX_COUNT for count in counts),
+            "finite distances of neighbours": all(map(math.isfinite, self.neighbours_mm)),
+            f"slices that can be halved {halvings} times": self.size % 2**halvings == 0,
+        }
+        for need, is_met in needs.items():
+            if not is_met:
+                raise ConfigError(f"a student needs {need}; got {self}")
 
     @property
     def needed(self) -> tuple[str, ...]:
@@ -68,33 +68,21 @@ class StudentNet(nn.Module):
             Block(before, after) for before, after in zip([config.in_channels, *widths], widths, strict=False)
         )
         self.up = nn.ModuleList(
-            Block(widths[depth] + widths[depth - 1], widths[depth - 1]) for depth in range(len(widths) - 1, 0, -1)
+            UpBlock(widths[depth] + widths[depth - 1], widths[depth - 1]) for depth in range(len(widths) - 1, 0, -1)
         )
         self.last = nn.Conv2d(widths[0], 1, 1)
         self.whole = nn.Linear(2 * widths[-1], 1)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """x [N, C, H, W] in -1 to 1 -> logits of lesion [N, H, W], and of the slice being unhealthy [N]."""
-        skips = self.encode(x)
-        x = skips[-1]
-        slice_logits = self.slice_logits(x)
-        for depth, block in enumerate(self.up, start=2):
-            x = block(torch.cat([F.interpolate(x, scale_factor=2), skips[-depth]], dim=1))
-        pixel_logits: Tensor = self.last(x)[:, 0]
-        return pixel_logits, slice_logits
-
-    def encode(self, x: Tensor) -> list[Tensor]:
-        """The outputs of all down blocks."""
         skips: list[Tensor] = []
         for depth, block in enumerate(self.down):
             x = block(F.max_pool2d(x, 2) if depth else x)
             skips.append(x)
-        return skips
-
-    def slice_logits(self, x: Tensor) -> Tensor:
-        """[N], from the output of the last down block."""
-        logits: Tensor = self.whole(torch.cat([x.mean(dim=(2, 3)), x.amax(dim=(2, 3))], dim=1))[:, 0]
-        return logits
+        slice_logits = self.whole(torch.cat([x.mean(dim=(2, 3)), x.amax(dim=(2, 3))], dim=1))[:, 0]
+        for depth, block in enumerate(self.up, start=2):
+            x = block(x, skips[-depth])
+        return self.last(x)[:, 0], slice_logits
 
 
 class Block(nn.Sequential):
@@ -107,8 +95,7 @@ class Block(nn.Sequential):
 
     def forward(self, x: Tensor) -> Tensor:
         if not (self.training and x.is_cuda):
-            result: Tensor = super().forward(x)
-            return result
+            return super().forward(x)
         for layer in self:
             if isinstance(layer, nn.GroupNorm):
                 x = apply_norm(x, layer)  # kernels: training is twice as fast
@@ -117,7 +104,13 @@ class Block(nn.Sequential):
         return x
 
 
-def mirror_passes(network: Forward, x: Tensor) -> tuple[Tensor, Tensor]:
+class UpBlock(Block):
+    def forward(self, x: Tensor, skip: Tensor) -> Tensor:  # type: ignore[override]
+        """x [N, C, H, W] and the skip connection [N, D, 2 H, 2 W] -> [N, out, 2 H, 2 W]."""
+        return super().forward(torch.cat([F.interpolate(x, scale_factor=2), skip], dim=1))
+
+
+def mirror_passes(network: StudentNet, x: Tensor) -> tuple[Tensor, Tensor]:
     """[N, C, H, W] -> float32 [N, 2, H, W] and [N, 2]: the logits of each slice, and of its mirror image, mirrored
     back."""
     (pixel_logits, slice_logits), (mirrored, slice_mirrored) = network(x), network(x.flip(-1))
@@ -128,11 +121,10 @@ def mirror_passes(network: Forward, x: Tensor) -> tuple[Tensor, Tensor]:
 # ---- inputs ----------------------------------------------------------------------------------------------------------
 
 
-def cohort_pixels(cohort: Cohort, rows: np.ndarray, modalities: Sequence[str], without: Collection[str] = ()) -> Pixels:
-    """Slices of these modalities, indexed within `rows`; those in `without` as if the scans lacked them."""
-    given = [name for name in modalities if name not in without]
-    channels = [cohort.modalities.index(name) for name in given]
-    return lambda indices: fill_missing(cohort.pixels(rows[indices])[:, channels], given, modalities)
+def cohort_pixels(cohort: Cohort, rows: np.ndarray, modalities: Sequence[str]) -> Pixels:
+    """Slices of these modalities, indexed within `rows`."""
+    channels = [cohort.modalities.index(name) for name in modalities]
+    return lambda indices: cohort.pixels(rows[indices])[:, channels]
 
 
 def fill_missing(pixels: np.ndarray, given: Sequence[str], modalities: Sequence[str]) -> np.ndarray:

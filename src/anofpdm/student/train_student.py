@@ -3,7 +3,6 @@
 import copy
 import math
 import time
-from collections.abc import Collection
 from dataclasses import dataclass
 
 import torch
@@ -15,16 +14,15 @@ from anofpdm.labels import NULL, UNHEALTHY
 from anofpdm.network.fast.cpu import fast_gradients
 from anofpdm.network.fast.cuda_graph import CudaGraph
 from anofpdm.network.training.optimiser import adamw, set_learning_rate, update_average
-from anofpdm.student.student_batches import StudentBatch, training_batches
+from anofpdm.student.student_batches import PseudoLabels, StudentBatch, training_batches
 from anofpdm.student.student_network import StudentConfig, StudentNet
-from anofpdm.student.targets import PseudoLabels
 from anofpdm.util.progress import Progress, silent
 
 WARM_UP = 50  # steps
 AVERAGE = 0.999  # decay of the weights' moving average
 LABEL_SHARE = 0.2  # weight of the loss on image-level labels
 VIEW_SHARE = 0.2  # weight of the slice output in the difference between views of a slice
-FURTHER_FROM = 0.6  # part of training after which modalities join on which pseudo-labels are not based
+LATE_FROM = 0.6  # part of training after which modalities join on which pseudo-labels are not based
 REPORT_STEPS = 20
 RECORD_AFTER = 3  # steps, during which libraries choose their kernels
 
@@ -56,26 +54,26 @@ def train_student(
     training: StudentTrainingConfig,
     device: torch.device,
     progress: Progress = silent,
-    late_modalities: Collection[str] = (),
 ) -> StudentNet:
-    """The network with the moving average of its weights. `late_modalities`: optional ones, on which the labels are
-    not based. With more inputs a network learns the errors of its targets sooner, so these join late."""
+    """The network with the moving average of its weights. With more inputs a network learns the errors of its targets
+    sooner, so modalities that the pseudo-labels are not based on join late."""
     torch.manual_seed(training.seed)
     network = StudentNet(config)
-    late = torch.tensor([name in late_modalities for name in config.modalities]).repeat(1 + len(config.neighbours_mm))
+    late = torch.zeros(1 + len(config.neighbours_mm), len(config.modalities), dtype=torch.bool)
+    late[:, list(data.late)] = True
+    late = late.flatten()
     with torch.no_grad():
         next(network.down.parameters())[:, late] = 0
     trainer = StudentTrainer(network, training, device)
-    optional, added = (
-        [config.modalities.index(name) for name in names] for names in (config.optional, late_modalities)
-    )
-    batches = training_batches(data, training.batch, training.seed, device, optional, added, training.thick_slices)
+    batches = training_batches(data, training.batch, training.seed, device, thick_slices=training.thick_slices)
     late = late.to(device)
     start, done = time.monotonic(), 0.0
     for step, batch in enumerate(batches):
         trainer.set_learning_rate(step, done)
+        if done < LATE_FROM:  # as if all scans lacked them
+            batch = batch._replace(missing=batch.missing | late)
         with torch.backends.cudnn.flags(enabled=True, benchmark=True):  # a handful of shapes: choose kernels once
-            loss = trainer.update(batch.without(late) if done < FURTHER_FROM else batch)
+            loss = trainer.update(batch)
         done = training.fraction_done(step + 1, time.monotonic() - start)
         if (step + 1) % REPORT_STEPS == 0 or done >= 1:
             if not math.isfinite(float(loss)):
@@ -130,8 +128,7 @@ class StudentTrainer:
         set_learning_rate(self.optimiser, self.training.learning_rate * share)
 
     def averaged_network(self) -> StudentNet:
-        network: StudentNet = self.average.to(memory_format=torch.contiguous_format).eval()
-        return network
+        return self.average.to(memory_format=torch.contiguous_format).eval()
 
 
 def mask_loss(logits: Tensor, mask: Tensor) -> Tensor:

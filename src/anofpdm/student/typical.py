@@ -53,8 +53,9 @@ def describe_scan(pixels: np.ndarray) -> np.ndarray:
 
 def _describe_outline(foreground: np.ndarray, boxes: Sequence[tuple[slice, slice]]) -> np.ndarray:
     side, areas = foreground.shape[-1], foreground.sum(axis=(1, 2))
-    heights, widths = (np.array([box[axis].stop - box[axis].start for box in boxes]) for axis in (0, 1))
-    front = [mask[box][: height // 2].sum() for mask, box, height in zip(foreground, boxes, heights, strict=True)]
+    crops = [mask[box] for mask, box in zip(foreground, boxes, strict=True)]
+    heights, widths = np.array([crop.shape for crop in crops]).T
+    front = [crop[: len(crop) // 2].sum() for crop in crops]
     columns = (heights / side, widths / side, heights / widths, areas / (heights * widths), front / areas)
     return np.array([*(np.median(column) for column in columns), areas.mean() / side**2])
 
@@ -75,18 +76,15 @@ def _describe_modality(
 
 
 def _halve(images: np.ndarray) -> np.ndarray:
-    """[n, H, W] -> [n, H // 2, W // 2]: means of 2 x 2 pixels."""
-    even = images[:, : images.shape[1] // 2 * 2, : images.shape[2] // 2 * 2]
-    halved: np.ndarray = (even[:, ::2, ::2] + even[:, 1::2, ::2] + even[:, ::2, 1::2] + even[:, 1::2, 1::2]) / 4
-    return halved
+    """[n, H, W] -> [n, H / 2, W / 2]: means of 2 x 2 pixels."""
+    return (images[:, ::2, ::2] + images[:, 1::2, ::2] + images[:, ::2, 1::2] + images[:, 1::2, 1::2]) / 4
 
 
 def _block_means(image: np.ndarray) -> np.ndarray:
     """Means of 4 x 4 blocks, of the left and right side together: 4 x 2 numbers."""
     rows, columns = (np.linspace(0, count - 1, 4 * BLOCKS).astype(int) for count in image.shape)
     sampled = image[np.ix_(rows, columns)].reshape(BLOCKS, 4, BLOCKS, 4).mean(axis=(1, 3))
-    symmetric: np.ndarray = ((sampled + sampled[:, ::-1]) / 2)[:, : BLOCKS // 2]
-    return symmetric.ravel()
+    return ((sampled + sampled[:, ::-1]) / 2)[:, : BLOCKS // 2].ravel()
 
 
 @dataclass(frozen=True)
@@ -100,34 +98,32 @@ class TypicalScans:
     covariance: np.ndarray  # [D, D] of the standardised numbers
 
     def __post_init__(self) -> None:
-        count = len(_groups(self.modalities))
-        shapes = [array.shape for array in self.arrays().values()]
-        if shapes != [(count,), (count,), (count, count)]:
-            raise ValueError(f"typical scans: numbers of shapes {shapes} for {len(self.modalities)} modalities")
-        if not all(np.isfinite(array).all() for array in self.arrays().values()) or not (self.scale > 0).all():
+        arrays, count = self.arrays().values(), len(_groups(self.modalities))
+        if [array.shape for array in arrays] != [(count,), (count,), (count, count)]:
+            raise ValueError(f"typical scans: numbers of wrong shapes for {len(self.modalities)} modalities")
+        if not all(np.isfinite(array).all() for array in arrays) or not (self.scale > 0).all():
             raise ValueError("typical scans: numbers must be finite, and scales above 0")
 
     def arrays(self) -> dict[str, np.ndarray]:
         return {name: getattr(self, name) for name in ("centre", "scale", "covariance")}
 
-    def distance(self, numbers: np.ndarray, given: Sequence[str], group: str | None = None) -> float:
+    def distance(self, numbers: np.ndarray, given: Sequence[str], group: str = "") -> float:
         """Of a scan with these modalities: 1 is the mean distance of training scans. `group`: of those numbers only."""
         groups = _groups(given)
-        own = np.full(len(groups), True) if group is None else groups == group
+        own = (groups == group) | (group == "")
         at = np.flatnonzero(np.isin(_groups(self.modalities), groups[own]))
         away = (numbers[own] - self.centre[at]) / self.scale[at]
         return float(np.sqrt(away @ np.linalg.solve(self.covariance[np.ix_(at, at)], away) / len(at)))
 
-    def limit_for(self, given: Sequence[str]) -> float:
-        return self.limits[",".join(given)]
-
     def unusual(self, numbers: np.ndarray, given: Sequence[str]) -> str | None:
-        """What differs most, in words; None if the scan is like those in training."""
-        if self.distance(numbers, given) <= self.limit_for(given):
+        """How far a scan is from those in training, and what differs most, in words; None if it is like them."""
+        distance, limit = self.distance(numbers, given), self.limits[",".join(given)]
+        if distance <= limit:
             return None
-        most = max(dict.fromkeys(_groups(given).tolist()), key=lambda group: self.distance(numbers, given, group))
+        most = max(_groups(given).tolist(), key=lambda group: self.distance(numbers, given, group))
         part, _, modality = most.partition(" ")
-        return MEANING[part].format(modality=modality.upper())
+        different = MEANING[part].format(modality=modality.upper())
+        return f"(distance {distance:.1f}, limit {limit:.1f}). What differs most is {different}"
 
 
 def _groups(modalities: Sequence[str]) -> np.ndarray:

@@ -49,7 +49,7 @@ def draw_gallery(ablations: Ablations) -> Image.Image:
     """A block per slice: S_t above the gradient, input and ground truth on the left."""
     study, rows, step = ablations.study, ablations.tables[-1].rows, TILE + GAP
     shown = study.unhealthy[study.gallery]
-    pixels = study.cohort.pixels(study.rows[shown])[:, study.calibrated.calibration.settings.channels[0]]
+    pixels = study.cohort.pixels(study.rows[shown])[:, study.calibration.settings.channels[0]]
     headings = ["input", "truth", *(f"t = {level}" for level in study.gallery_levels), "t_e"]
     block = CAPTION + len(KINDS) * step + GAP
     sheet = Image.new("RGB", (SIDE + len(headings) * step, CAPTION + GAP + len(rows) * block), BACKGROUND)

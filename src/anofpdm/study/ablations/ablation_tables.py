@@ -34,8 +34,8 @@ class Ablation:
 
 
 def mse_curves(study: Study) -> Ablation:
-    calibration, unhealthy = study.calibrated.calibration, study.calibrated.labels == UNHEALTHY
-    at_chosen = study.calibrated.evidence.at(calibration.strength)
+    calibration, unhealthy = study.calibration, study.gathered.labels == UNHEALTHY
+    at_chosen = study.gathered.evidence.at(calibration.strength)
     curves = {"guided": at_chosen.mse_guided[:, 0].numpy(), "unguided": at_chosen.mse_unguided.numpy()}
     table: dict[str, np.ndarray] = {"level": np.array(calibration.settings.levels)}
     for group, members in (("healthy", ~unhealthy), ("unhealthy", unhealthy)):
@@ -53,8 +53,8 @@ def mse_curves(study: Study) -> Ablation:
 
 
 def sam(study: Study, measurements: LevelMeasurements) -> Ablation:
-    calibration = study.calibrated.calibration
-    divergence = study.calibrated.evidence.at(calibration.strength).divergence[study.unhealthy, 0].numpy().mean(axis=0)
+    calibration = study.calibration
+    divergence = study.gathered.evidence.at(calibration.strength).divergence[study.unhealthy, 0].numpy().mean(axis=0)
     inside, outside = measurements.inside.mean(axis=0), np.nanmean(measurements.outside, axis=0)
     ratio = inside / np.maximum(outside, 1e-12)
     highest = calibration.settings.levels[int(ratio.argmax())]
@@ -80,7 +80,7 @@ def lesion_size(study: Study) -> Ablation:
 
 
 def strength(study: Study) -> Ablation:
-    evidence, calibration = study.calibrated.evidence, study.calibrated.calibration
+    evidence, calibration = study.gathered.evidence, study.calibration
     rows: list[Row] = []
     for candidate in calibration.candidates:
         at_strength = evidence.at(candidate.strength)
@@ -112,8 +112,8 @@ def end_step(measurements: LevelMeasurements) -> Ablation:
 
 
 def threshold(study: Study) -> Ablation:
-    calibration, unhealthy = study.calibrated.calibration, study.unhealthy
-    maps = study.calibrated.evidence.at(calibration.strength).maps[unhealthy, 0].float().numpy()
+    calibration, unhealthy = study.calibration, study.unhealthy
+    maps = study.gathered.evidence.at(calibration.strength).maps[unhealthy, 0].float().numpy()
     smooth, healthy = study.decisions.maps[unhealthy], calibration.with_context(0.0).healthy_threshold
 
     def score(quantiles: np.ndarray, kind: Threshold) -> float:
@@ -150,7 +150,7 @@ def variants(by_name: dict[str, tuple[float, float]]) -> Ablation:
 
 
 def detector(study: Study) -> Ablation:
-    calibration, decisions = study.calibrated.calibration, study.decisions
+    calibration, decisions = study.calibration, study.decisions
     undefined = Accuracy(float("nan"), float("nan"))
     n = len(study.rows)
     detectors = {

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from anofpdm.calibration.fit_calibration import CalibrationConfig, FittedCalibration, labelled_rows
+from anofpdm.calibration.fit_calibration import CalibrationConfig, LabelledEvidence, labelled_rows
 from anofpdm.choices import Detector
 from anofpdm.cohorts.store import Cohort, foreground
 from anofpdm.errors import EvaluationError
@@ -33,7 +33,8 @@ class Study:
     cohort: Cohort
     rows: np.ndarray  # [N]
     lesions: np.ndarray  # bool [N, H, W]
-    calibrated: FittedCalibration
+    gathered: LabelledEvidence
+    calibration: Calibration
     decisions: Decisions  # at w*, without a detector
     gallery_levels: tuple[int, ...]  # shown in the gallery, in addition to each slice's end step
     progress: Progress
@@ -66,10 +67,9 @@ class Study:
         """Of masks [U, H, W]."""
         return float(dice(masks, self.lesions[self.unhealthy]).mean())
 
-    def unhealthy_evidence(self, calibrated: FittedCalibration) -> tuple[Evidence, Calibration]:
+    def unhealthy_evidence(self, gathered: LabelledEvidence, calibration: Calibration) -> tuple[Evidence, Calibration]:
         """Of slices with a lesion, at the chosen strength."""
-        at_chosen = calibrated.evidence.at(calibrated.calibration.strength)
-        return at_chosen[torch.from_numpy(self.unhealthy)], calibrated.calibration
+        return gathered.evidence.at(calibration.strength)[torch.from_numpy(self.unhealthy)], calibration
 
 
 def choose_levels(levels: Sequence[int], wanted: Sequence[int]) -> tuple[int, ...]:

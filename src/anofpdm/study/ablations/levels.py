@@ -63,7 +63,7 @@ def second_pass(study: Study) -> LevelMeasurements:
             model.predict,
             lambda some: study.cohort.pixels(rows[some]),
             slice_seeds(study.cohort.indices[rows], options.seed),
-            EvidenceRequest(recorder.settings, [study.calibrated.calibration.strength], model.device, options.batch),
+            EvidenceRequest(recorder.settings, [study.calibration.strength], model.device, options.batch),
             study.progress,
             recorder,
         ):
@@ -87,7 +87,7 @@ class _Recorder:
     """Callback of every level of every batch of some of the slices with a lesion."""
 
     def __init__(self, study: Study, slices: np.ndarray):
-        unhealthy, settings = study.unhealthy, study.calibrated.calibration.settings
+        unhealthy, settings = study.unhealthy, study.calibration.settings
         self.study, self.slices, self.device, self.start = study, slices, study.model.device, 0
         self.lesions, self.end_step = study.lesions[unhealthy], study.decisions.measured.end_step[unhealthy]
         self.quantile, self.calibrated = study.decisions.measured.quantile[unhealthy], len(settings.levels)

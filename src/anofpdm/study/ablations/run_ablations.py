@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from anofpdm import __version__
-from anofpdm.calibration.fit_calibration import CalibrationConfig, fit_calibration
+from anofpdm.calibration.fit_calibration import CalibrationConfig, gather_labelled
 from anofpdm.cohorts.store import Cohort
 from anofpdm.errors import EvaluationError
 from anofpdm.method.calibration import Calibration
@@ -25,6 +25,7 @@ from anofpdm.study.ablations import ablation_tables
 from anofpdm.study.ablations.ablation_tables import Ablation
 from anofpdm.study.ablations.evidence_passes import NO_DETECTOR, Study, choose_levels, measured_slices
 from anofpdm.study.ablations.levels import LevelMeasurements, second_pass
+from anofpdm.study.comparison.calibrations import for_signal
 from anofpdm.study.comparison.methods import VARIANTS, EvidenceMethod
 from anofpdm.study.comparison.rankings import average_precision
 from anofpdm.util.distributed import World
@@ -79,10 +80,11 @@ def ablate(
     measured, rows, lesions = measured_slices(cohort, config.calibration)
     for tried in (config.calibration, *config.other_passes()):
         tried.settings(model.channels(tried.score))  # impossible numbers of levels are refused before any work
-    calibrated = fit_calibration(model, measured, config.calibration, progress, world, last_maps=True)
-    decisions = decide(calibrated.evidence, calibrated.calibration, NO_DETECTOR)
-    options, shown = config.calibration, choose_levels(calibrated.calibration.settings.levels, config.gallery_levels)
-    study = Study(model, options, measured, rows, lesions, calibrated, decisions, shown, progress, world)
+    gathered = gather_labelled(model, measured, config.calibration, progress, world, last_maps=True)
+    calibration = gathered.fit(config.calibration)
+    decisions = decide(gathered.evidence, calibration, NO_DETECTOR)
+    options, shown = config.calibration, choose_levels(calibration.settings.levels, config.gallery_levels)
+    study = Study(model, options, measured, rows, lesions, gathered, calibration, decisions, shown, progress, world)
     measurements = second_pass(study)
     by_levels, by_variant = _other_passes(study, config)
     all_tables = [
@@ -105,14 +107,15 @@ def ablate(
 
 def _other_passes(study: Study, config: AblationConfig) -> tuple[dict[int, Quality], dict[str, Quality]]:
     """Quality by number of levels, and by variant."""
-    first = study.unhealthy_evidence(study.calibrated)
+    first = study.unhealthy_evidence(study.gathered, study.calibration)
     by_levels = {config.calibration.levels: first}
     by_kind = {("ddim", "error"): first, **_gradient_evidence(study, config)}
     for options in config.other_passes():
         other_encoding = options.levels == config.calibration.levels
-        evidence = study.unhealthy_evidence(
-            fit_calibration(study.model, study.cohort, options, study.progress, study.world, last_maps=other_encoding)
+        gathered = gather_labelled(
+            study.model, study.cohort, options, study.progress, study.world, last_maps=other_encoding
         )
+        evidence = study.unhealthy_evidence(gathered, gathered.fit(options))
         if other_encoding:
             by_kind[options.encoding, options.signal] = evidence
         else:
@@ -131,7 +134,7 @@ def _gradient_evidence(study: Study, config: AblationConfig) -> dict[tuple[str, 
     signals = sorted({variant.signal for variant in config.compared().values()} - {"error"})
     if not signals:
         return {}
-    rows, calibration = study.rows[study.unhealthy], study.calibrated.calibration
+    rows, calibration = study.rows[study.unhealthy], study.calibration
     evidence = gather_shared(
         study.model.predict,
         lambda some: study.cohort.pixels(rows[some]),
@@ -142,7 +145,7 @@ def _gradient_evidence(study: Study, config: AblationConfig) -> dict[tuple[str, 
         study.world,
         study.progress,
     )
-    fitted = {signal: calibration.for_signal(signal) for signal in signals}
+    fitted = {signal: for_signal(calibration, signal) for signal in signals}
     return {("ddim", signal): (evidence.with_maps_of(fit.settings), fit) for signal, fit in fitted.items()}
 
 
@@ -153,7 +156,7 @@ def _quality(study: Study, evidence: Evidence, calibration: Calibration, *, last
 
 
 def _settings(study: Study, config: AblationConfig) -> dict[str, Any]:
-    model, calibration, manifest = study.model, study.calibrated.calibration, study.cohort.manifest
+    model, calibration, manifest = study.model, study.calibration, study.cohort.manifest
     return {
         "anofpdm": __version__,
         "python": platform.python_version(),

@@ -6,7 +6,7 @@ from pathlib import Path
 from anofpdm.calibration.calibration_file import from_json, to_json
 from anofpdm.calibration.fit_calibration import CalibrationConfig, gather_labelled
 from anofpdm.choices import Signal, StrengthBy
-from anofpdm.errors import EvaluationError
+from anofpdm.errors import CalibrationError, EvaluationError
 from anofpdm.method.calibration import Calibration
 from anofpdm.study.comparison.job import EvaluationJob
 from anofpdm.study.comparison.methods import EvidenceMethod
@@ -24,8 +24,18 @@ def calibrate_methods(job: EvaluationJob, methods: dict[str, EvidenceMethod]) ->
         if not job.world.all_gather(path.is_file())[0]:
             _write_calibrations(job, replace(options, encoding=method.encoding, signal=signals[name]))
         calibration = from_json(path.read_text(), str(path))
-        calibrations[name] = calibration if method.signal == Signal.AUTO else calibration.for_signal(method.signal)
+        calibrations[name] = calibration if method.signal == Signal.AUTO else for_signal(calibration, method.signal)
     return calibrations
+
+
+def for_signal(calibration: Calibration, signal: Signal) -> Calibration:
+    """For maps of another signal. Strength, detectors and M_max hold; a threshold from healthy maps does not."""
+    if signal == calibration.settings.signal:
+        return calibration
+    if calibration.strength_by != StrengthBy.COSINE:
+        raise CalibrationError(f"the strength was chosen by maps of another signal; calibrate for {signal}")
+    fitted = tuple(replace(fit, healthy_threshold=None) for fit in calibration.fitted)
+    return replace(calibration, settings=replace(calibration.settings, signal=signal), fitted=fitted)
 
 
 def calibration_path(out: Path, encoding: str, strength_by: str, signal: str) -> Path:
@@ -47,7 +57,7 @@ def _write_calibrations(job: EvaluationJob, options: CalibrationConfig) -> None:
     with job.world.raise_in_all():
         if job.world.is_main:
             for signal, by in sorted({(Signal.ERROR, StrengthBy.COSINE), (Signal.ERROR, ours), (options.signal, ours)}):
-                calibration = gathered.fit(options, signal, by)
+                calibration = gathered.fit(replace(options, signal=signal, strength_by=by))
                 _write_calibration(calibration_path(job.out, options.encoding, by, signal), calibration)
 
 

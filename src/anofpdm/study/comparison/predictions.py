@@ -18,7 +18,7 @@ from anofpdm.method.evidence import GRADIENT_SHARE, Evidence, EvidenceRequest, c
 from anofpdm.method.gather import evidence_batches, regroup, slice_seeds
 from anofpdm.method.mask import mask, median_filtered
 from anofpdm.student.student import Student
-from anofpdm.student.student_network import cohort_pixels
+from anofpdm.student.student_network import cohort_pixels, fill_missing
 from anofpdm.study.comparison.job import EvaluationJob
 from anofpdm.study.comparison.method_results import WORK, PredictionStore
 from anofpdm.study.comparison.methods import EvidenceMethod, ReconstructionMethod, Setting, describe_setting
@@ -132,10 +132,13 @@ def predict_with_student(
 ) -> None:
     cohort, batches = work.job.cohort, work.scan_batches()
     missing = {*without, *student.config.optional} - ({*cohort.modalities} - {*without})
+    given = [name for name in student.config.modalities if name not in missing]
     for number, positions in enumerate(batches):
         rows = work.rows[positions]
-        pixels = cohort_pixels(cohort, rows, student.config.modalities, missing)
-        put_decisions(store, positions, student.decide(pixels, slice_positions(cohort, rows, student.expects)))
+        pixels = cohort_pixels(cohort, rows, given)(np.arange(len(rows)))
+        filled = fill_missing(pixels, given, student.config.modalities)
+        decisions = student.decide(filled.__getitem__, slice_positions(cohort, rows, student.expects))
+        put_decisions(store, positions, decisions)
         work.report(number + 1, len(batches))
 
 
