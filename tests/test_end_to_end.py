@@ -10,12 +10,10 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from anofpdm.choices import Preset
 from anofpdm.demo.run_demo import BUNDLED
-from anofpdm.network import config
 from anofpdm.study.comparison.methods import METHODS, ReconstructionMethod
 from tests import toys
-from tests.commands import run
+from tests.commands import run, smaller_preset
 
 PHANTOMS = ("--kind", "tumour", "--patients", 6, "--seed", 80, "--slices", 10)  # each with a lesion
 OTHERS = {
@@ -26,7 +24,6 @@ FLOORS = {  # DICE and AUPRC of unhealthy slices; measured over four seeds: DICE
     "anofpdm-ddim": (0.25, 0.35), "anofpdm-ours": (0.2, 0.35), "anofpdm-agreement": (0.25, 0.35),
     "gradient-above": (0.25, 0.35), "gradient-weighted": (0.15, 0.25),
 }  # fmt: skip
-NARROW = {"channels": 8, "multipliers": (1, 2), "blocks": 1, "attention": (2,)}
 
 
 def anofpdm(*words):
@@ -45,10 +42,10 @@ def home(tmp_path_factory):
     anofpdm("prepare", "brats21", home / "scans", home / "cohort", "--size", 32, *split)
     train = ("train", home / "cohort", "--batch", 4, "--steps", 3, "--no-pictures", "--device", "cpu")
     anofpdm(*train, "--out", home / "guided", "--from", BUNDLED / "phantom-tumour")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(config.PRESETS, Preset.TINY, NARROW)
+    with smaller_preset():
         for name, words in OTHERS.items():
-            anofpdm(*train, "--out", home / name, "--preset", "tiny", *words)
+            printed = anofpdm(*train, "--out", home / name, "--preset", "tiny", *words)
+            assert ("AUC of the classifier" in printed) == (name == "classifier")
     return home
 
 

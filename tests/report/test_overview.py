@@ -4,12 +4,12 @@ import io
 
 import numpy as np
 import pytest
+from anofpdm.segment.explanation import rows_to_explain
 from PIL import Image, ImageDraw
 
 from anofpdm.errors import ScanWarning
 from anofpdm.report import overview
 from anofpdm.report.display import SliceSpace
-from anofpdm.segment.explanation import rows_to_explain
 from anofpdm.util import drawing
 from tests.report.conftest import segmented
 

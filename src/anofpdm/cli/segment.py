@@ -162,7 +162,6 @@ def segment(
         outputs.SEG_NRRD: seg_nrrd,
         outputs.LABEL_TABLE: label_table,
         outputs.DICOM_SEG: dicom,
-        outputs.DICOM_CAPTURE: dicom,
     }
     segmentation = BatchSegmentation(
         request,

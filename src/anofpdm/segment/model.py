@@ -1,7 +1,7 @@
 """Load a model and segment a scan. The file to read first.
 
-segment_scan.py is the way of a scan in one function: its files are read (read.py; a raw study is registered and
-stripped first) and cut into axial slices. An engine (engines.py) decides on each slice:
+segment_scan.py is the way of a scan in one function: its files are read (a raw study is registered and stripped first)
+and cut into axial slices. An engine (engines.py) decides on each slice:
 
  -  DiffusionEngine, the method of the paper. The diffusion model was trained with one label per slice, healthy or
     unhealthy. Each slice is noised level by level; at each level the model estimates the noise-free slice twice, once
@@ -133,11 +133,11 @@ class Model:
             request = self.request(**options)
             if options.get("raw") is None and not isinstance(scan, Mapping):  # as on the command line
                 request = replace(request, raw=Raw.AUTO)
-        cache, target = raw_run or StudyCache(), find_scan(scan, request.inputs, request.raw)
-        for note in target.notes:
-            cache.report(note)
-        with target.open() as opened:
-            return segment_scan(opened, request, progress, cache)
+        cache = raw_run or StudyCache()
+        with find_scan(scan, request.inputs, request.raw).open() as target:
+            for note in target.notes:
+                cache.report(note)
+            return segment_scan(target, request, progress, cache)
 
     def request(self, **options: Unpack[SegmentOptions]) -> SegmentRequest:
         """The options with all defaults of this model resolved; for many scans, do it once.
