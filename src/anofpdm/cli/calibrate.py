@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Option
 
 from anofpdm.choices import Encoding, Precision, Signal, Split, StrengthBy
 from anofpdm.cli import options
@@ -18,35 +18,31 @@ if TYPE_CHECKING:
 
 def calibrate(
     model: OwnModel,
-    cohort: Annotated[Path, typer.Argument(help="Prepared cohort with image-level labels.")],
+    cohort: options.PreparedCohort,
     score: options.Score = "",
     strengths: options.Strengths = options.STRENGTHS,
-    levels: Annotated[int, typer.Option(min=1, help="Number of noise levels, in a range of 600.")] = 10,
-    noise_range: Annotated[
-        int, typer.Option("--range", min=1, max=1000, help="Noise levels are below this one.")
-    ] = 600,
+    levels: Annotated[int, Option(min=1, help="Number of noise levels, in a range of 600.")] = 10,
+    noise_range: Annotated[int, Option("--range", min=1, max=1000, help="Noise levels are below this one.")] = 600,
     encoding: Annotated[
-        Encoding, typer.Option(help="How slices are noised: DDIM inversion, or fresh noise at every level.")
+        Encoding, Option(help="How slices are noised: DDIM inversion, or fresh noise at every level.")
     ] = Encoding.DDIM,
     signal: Annotated[
         Signal,
-        typer.Option(
+        Option(
             help="Signal averaged into the anomaly map. error: as in the paper. agreement: geometric mean of error and "
             "gradient. auto: error, or agreement with the best share of the gradient."
         ),
     ] = Signal.AUTO,
     accuracy_ratio: Annotated[
-        float, typer.Option(min=0, max=1, help="Share of the best candidate's score that w* must reach.")
+        float, Option(min=0, max=1, help="Share of the best candidate's score that w* must reach.")
     ] = 0.98,
     strength_by: Annotated[
         StrengthBy,
-        typer.Option(
-            help="Choose the guidance strength by how well maps separate the labels, or by the cosine (the paper)."
-        ),
+        Option(help="Choose the guidance strength by how well maps separate the labels, or by the cosine (the paper)."),
     ] = StrengthBy.MAP,
-    context: Annotated[float, typer.Option(min=0, help="Smoothing across slices (sigma, mm).")] = 2.0,
-    split: Annotated[Split, typer.Option(help="Part of the cohort to calibrate on.")] = Split.VAL,
-    most: Annotated[int, typer.Option(min=2, help="Maximum number of slices; whole scans are used.")] = 2000,
+    context: Annotated[float, Option(min=0, help="Smoothing across slices (sigma, mm).")] = 2.0,
+    split: Annotated[Split, Option(help="Part of the cohort to calibrate on.")] = Split.VAL,
+    most: Annotated[int, Option(min=2, help="Maximum number of slices; whole scans are used.")] = 2000,
     batch: options.Batch = None,
     precision: options.PrecisionOption = Precision.AUTO,
     seed: options.Seed = 0,

@@ -23,11 +23,11 @@ from anofpdm.util.files import folder_lock, remove_temporary_files, translate_wr
 from anofpdm.util.memory import REMEDY, is_out_of_memory
 from anofpdm.util.progress import Progress, silent
 
-BIDS_DATASET = {
+BIDS_DERIVATIVE = {  # dataset_description.json
     "Name": "Lesion masks by AnoFPDM",
     "BIDSVersion": "1.9.0",
     "DatasetType": "derivative",
-    "GeneratedBy": [{"Name": "anofpdm", "Version": __version__}],
+    "GeneratedBy": [{"Name": "anofpdm", "Version": __version__, "Description": "Lesion masks in brain MRI"}],
 }
 DEFAULT_FILES = (outputs.OVERVIEW, outputs.REPORT)  # besides those that are always written
 
@@ -89,7 +89,7 @@ class BatchSegmentation:
             remove_temporary_files(self.out)
         path = self.out / outputs.BIDS_DESCRIPTION
         if any(target.bids for target in self.targets) and not path.is_file():
-            write_atomically(path, json.dumps(BIDS_DATASET, indent=2).encode())
+            write_atomically(path, json.dumps(BIDS_DERIVATIVE, indent=2).encode())
 
     def _run_share(self, targets: Sequence[Target], progress: Progress) -> RunReport:
         report = RunReport()

@@ -13,7 +13,7 @@ and cut into axial slices. An engine (engines.py) decides on each slice:
 Anomaly map and mask are then resampled to the grid of the scan and its connected components listed as findings.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Unpack
@@ -223,12 +223,14 @@ class Model:
 
     def _describe_modalities(self) -> str:
         if self.student is None:
-            return f"{_join(self.modalities)} needed"
+            return f"{', '.join(self.modalities).upper()} needed"
         config = self.student.config
-        optional = f", {_join(config.optional)} optional" if config.optional else ""
-        same = self.diffusion is None or set(config.needed) == set(self.modalities)
-        diffusion = "" if same else f" (diffusion engine: {_join(self.modalities)} needed)"
-        return f"{_join(config.needed)} needed{optional}{diffusion}"
+        text = f"{', '.join(config.needed).upper()} needed"
+        if config.optional:
+            text += f", {', '.join(config.optional).upper()} optional"
+        if self.diffusion is not None and set(config.needed) != set(self.modalities):
+            text += f" (diffusion engine: {', '.join(self.modalities).upper()} needed)"
+        return text
 
 
 def _parse_explain(explain: Explain) -> Explain:
@@ -240,7 +242,3 @@ def _parse_explain(explain: Explain) -> Explain:
             raise ConfigError(f"explain {explain!r}: give 'findings' or a list of slice numbers")
         return "findings"
     return tuple(sorted({int(number) for number in explain}))
-
-
-def _join(names: Iterable[str]) -> str:
-    return ", ".join(name.upper() for name in names)
