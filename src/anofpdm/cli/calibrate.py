@@ -85,17 +85,17 @@ def calibrate(
         if world.is_main:
             save_calibration(fitted.calibration, draw_calibration(fitted), model)
     if world.is_main:
-        _print(fitted, model, automatic=signal == Signal.AUTO)
+        _print(fitted, model)
 
 
-def _print(fitted: "FittedCalibration", model: Path, *, automatic: bool) -> None:
+def _print(fitted: "FittedCalibration", model: Path) -> None:
     from anofpdm.calibration.calibration_file import FIGURE, FILE
     from anofpdm.labels import UNHEALTHY
 
     calibration = fitted.calibration
     _print_candidates(calibration)
     _print_detectors(calibration)
-    print_lines(*_notes(calibration, model, automatic=automatic))
+    print_lines(*_notes(calibration, model))
     if calibration.n_estimated:
         n_unhealthy = int((fitted.labels[fitted.gathered.suspected] == UNHEALTHY).sum())
         print_lines(
@@ -128,17 +128,10 @@ def _print_detectors(calibration: "Calibration") -> None:
     print_rows(("detector", "smoothing", "accuracy", "AUC", "(held-out patients)"), rows)
 
 
-def _notes(calibration: "Calibration", model: Path, *, automatic: bool) -> list[str]:
-    from anofpdm.method.calibration import choose_strength
-
-    by_map, signal, notes = calibration.strength_by == StrengthBy.MAP, calibration.settings.signal, []
-    if by_map:
-        paper = choose_strength(calibration.candidates, calibration.accuracy_ratio)[1].strength
-        notes.append(f"strength chosen by maps of errors; the paper's rule (--strength-by cosine) chooses {paper:g}")
-    if automatic and signal != Signal.ERROR:
-        share = calibration.settings.gradient_share
-        notes.append(f"using maps of {signal}, {share:.0%} gradient: they stand out most; --signal error uses errors")
+def _notes(calibration: "Calibration", model: Path) -> list[str]:
+    notes = []
     if calibration.at_edge:
+        by_map = calibration.strength_by == StrengthBy.MAP
         which, strength = ("chosen", calibration.strength) if by_map else ("best", calibration.best_strength)
         notes.append(f"note: the {which} strength, {strength:g}, is the largest candidate; try larger ones too")
     if (model / "student" / "weights.safetensors").is_file():

@@ -193,22 +193,11 @@ def _layout_targets(source: Source, modalities: InputModalities, where: str, raw
     subjects, layout = best_layout(source, modalities, where)
     if any(subject.problem is None for subject in subjects):
         return [Target(subject, bids=layout is Layout.BIDS) for subject in subjects]
-    targets = [] if raw is Raw.NEVER else _targets_by_images(source, modalities)
-    if not targets:
-        raise CohortError(f"{where}: {subjects[0].name}: {subjects[0].problem}")
-    return targets
-
-
-def _targets_by_images(source: Source, modalities: InputModalities) -> list[Target]:
-    """The scan that the files are by their images, if they are one study, and what is no file."""
-    every = scan_files(source)
-    irregular = [path for path in every if describe_irregular(path)]
-    assigned = subject_by_images([path for path in every if path not in irregular], modalities)
+    assigned = None if raw is Raw.NEVER else subject_by_images(scan_files(source), modalities)
     if assigned is None:
-        return []
+        raise CohortError(f"{where}: {subjects[0].name}: {subjects[0].problem}")
     subject, notes, brains = assigned
-    failing = [Target(subject, bids=False) for path in irregular for subject in folder.find_subjects([path])]
-    return [Target(subject, bids=False, notes=notes, brains=brains), *failing]
+    return [Target(subject, bids=False, notes=notes, brains=brains)]
 
 
 def _explicit_target(assigned: Sequence[str], modalities: InputModalities) -> Target:
