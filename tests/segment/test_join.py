@@ -56,15 +56,6 @@ def test_parts_are_joined_to_what_one_run_gives(scans, tmp_path):
         assert float(row["volume_ml"]) == pytest.approx(volume, abs=1e-3)
 
 
-def test_a_name_that_a_spreadsheet_would_run_is_escaped(tmp_path):
-    toys.save(tmp_path / "=1+1_t1.nii.gz", toys.head(SHAPE), toys.affine_of(spacing=VOXEL_MM, shape=SHAPE))
-    segment(tmp_path / "=1+1_t1.nii.gz", tmp_path / "out")
-    join(tmp_path / "out")
-    (row,) = rows_of(tmp_path / "out")
-    assert (row["scan"], row["folder"]) == ("'=1+1", "'=1+1")
-    assert float(row["volume_ml"]) >= 0
-
-
 def test_a_whole_run_and_a_part_exclude_each_other(scans, tmp_path):
     with folder_lock(tmp_path, shared=True):
         assert "another run" in segment(scans, tmp_path, code=1)

@@ -108,10 +108,8 @@ def segment_scan(target: Target, request: SegmentRequest, progress: Progress, ca
         check_scan(scan, slices, findings, request)
         rest = portion(progress, STUDENT_PORTION, 1 - STUDENT_PORTION)
         decisions = _explain(decisions, scan, slices, findings, request, rest)
-    if any(
-        isinstance(warning, ContrastWarning) for warning in warned
-    ):  # an estimate from the probabilities would be too high
-        decisions = replace(decisions, estimated_dice=None)
+    if any(isinstance(warning, ContrastWarning) for warning in warned):
+        decisions = replace(decisions, estimated_dice=None)  # by the probabilities, it would be too high
     texts = list(dict.fromkeys(target.name_series(str(warning)) for warning in warned))
     summary = _summary(target, scan, request, texts)
     return Segmentation(
