@@ -24,14 +24,12 @@ class SpacedLists(TyperCommand):
 def repeat_options(words: list[str]) -> list[str]:
     """['--participant-label', '01', '02'] -> ['--participant-label', '01', '--participant-label', '02']."""
     repeated: list[str] = []
-    current, is_first = "", False
+    current = ""  # the option whose values follow
     for word in words:
         if word.startswith("-"):
-            current, is_first = (word if word in LISTS else ""), True
-        elif current and not is_first:
+            current = word if word in LISTS else ""
+        elif current and repeated[-1] != current:
             repeated.append(current)
-        else:
-            is_first = False
         repeated.append(word)
     return repeated
 
