@@ -35,7 +35,7 @@ def model(tmp_path_factory):
 
 def test_missing_channels_are_background(model, tmp_path):
     """As the student decides on slices whose missing channels are filled by hand."""
-    every, maps = scan_files(tmp_path), []
+    every, maps = scan_files(tmp_path), list[np.ndarray]()
     for given in SETS:
         files = {name: path for name, path in every.items() if name in given}
         result = model.segment(files)

@@ -59,15 +59,8 @@ COMMANDS: list[Callable[..., None]] = [
     models.models,
     export.export,
 ]
-WITHOUT_TORCH = (
-    "join",
-    "models",
-    "phantom",
-    "prepare",
-    "score",
-    "serve",
-    "view",
-)  # of serve, only its workers import it
+# Of `serve`, only the workers import it.
+WITHOUT_TORCH = (join.join, models.models, phantom.phantom, prepare.prepare, score.score, serve.serve, view.view)
 if importlib.util.find_spec("anofpdm.study") is not None:  # the folder of the research harness may be deleted
     from anofpdm.study.cli import ablate, bench, evaluate
 

@@ -216,7 +216,7 @@ def _explain(
     return replace(decisions, evidence=replace(evidence, rows=rows))
 
 
-def rows_to_explain(requested: Sequence[int], indices: np.ndarray, where: Path) -> np.ndarray:
+def rows_to_explain(requested: Sequence[int], indices: np.ndarray, where: object) -> np.ndarray:
     """Rows of these slices, counted from 1. Warns about those that are not among the analysed ones."""
     numbers = indices + 1
     if missing := sorted(set(requested) - set(numbers.tolist())):
