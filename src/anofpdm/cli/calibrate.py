@@ -93,6 +93,7 @@ def _print(fitted: "FittedCalibration", model: Path) -> None:
     from anofpdm.labels import UNHEALTHY
 
     calibration = fitted.calibration
+    settings = calibration.settings
     _print_candidates(calibration)
     _print_detectors(calibration)
     print_lines(*_notes(calibration, model))
@@ -104,8 +105,8 @@ def _print(fitted: "FittedCalibration", model: Path) -> None:
         )
     print_lines(
         f"{calibration.n_healthy} healthy and {calibration.n_unhealthy} unhealthy slices of {calibration.n_patients} "
-        f"patients, noise levels 0..{calibration.settings.levels[-1]}, maps of {calibration.settings.signal}; "
-        f"saved {model / FILE} and {model / FIGURE}"
+        f"patients, noise levels 0..{settings.levels[-1]}, maps of {settings.signal}, "
+        f"{settings.gradient_share:.0%} gradient; saved {model / FILE} and {model / FIGURE}"
     )
 
 
