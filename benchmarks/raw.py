@@ -39,7 +39,7 @@ from anofpdm.scans import read_volume
 from anofpdm.scans.grid import Grid
 from anofpdm.segment.inputs import find_targets
 from anofpdm.segment.model import load
-from anofpdm.segment.read import study_options
+from anofpdm.segment.segment_scan import study_options
 
 SERIES = ("flair", "t1", "t1ce", "t2")
 LEAST_BRAIN_DICE = {"flair": 0.95, "t1": 0.95, "t1ce": 0.95, "t2": 0.93}

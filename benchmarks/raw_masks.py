@@ -25,8 +25,8 @@ from anofpdm.scans import read_volume
 from anofpdm.scans.expects import MNI152
 from anofpdm.scans.grid import Grid
 from anofpdm.segment.model import Model
-from anofpdm.segment.read import study_options
 from anofpdm.segment.result import Segmentation
+from anofpdm.segment.segment_scan import study_options
 
 
 @dataclass(frozen=True)

@@ -8,31 +8,22 @@ import subprocess
 import nibabel as nib
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from anofpdm.bids_app.group import write_group_table
 from anofpdm.choices import Layout
 from anofpdm.cli.bids import repeat_options
-from anofpdm.cli.main import app
 from anofpdm.cohorts.plan import find_subjects
 from tests import toys
+from tests.commands import run
 
 SHAPE = (24, 26, 16)
 SCANS = ("sub-01/anat/sub-01", "sub-02/ses-1/anat/sub-02_ses-1", "sub-02/ses-2/anat/sub-02_ses-2")
 MASK, MAP = "_label-lesion_desc-anofpdm_mask", "_desc-anofpdm_anomalymap"
 
 
-def bids(*words, code=0):
-    done = CliRunner().invoke(app, ["bids", *map(str, words)])
-    if done.exception is not None and not isinstance(done.exception, SystemExit):
-        raise done.exception
-    assert done.exit_code == code, done.output
-    return done.output
-
-
 def participants(source, out, *words, code=0):
     words = (source, out, "participant", "--model", "phantom-stroke", "--device", "cpu", "--raw", "never", *words)
-    return bids(*words, code=code)
+    return run("bids", *words, code=code).output
 
 
 @pytest.fixture(scope="module")
@@ -51,36 +42,30 @@ def source(tmp_path_factory):
 def derivative(source, tmp_path_factory):
     out = tmp_path_factory.mktemp("derivatives") / "anofpdm"
     participants(source, out)
-    bids(source, out, "group")
+    run("bids", source, out, "group")
     return out
 
 
-def test_results_are_on_the_grid_of_their_source(source, derivative):
+def test_results_are_on_the_grid_of_their_source_which_their_sidecars_name(source, derivative):
     for scan in SCANS:
         image = nib.nifti1.load(source / f"{scan}_T1w.nii.gz")
         for suffix in (MASK, MAP):
             result = nib.nifti1.load(derivative / f"{scan}{suffix}.nii.gz")
             assert result.shape == SHAPE
             np.testing.assert_allclose(result.affine, image.affine, atol=1e-5)
-        assert (derivative / f"{scan}_desc-anofpdm_report.html").stat().st_size > 1000
-
-
-def test_sidecars_name_units_and_sources(source, derivative):
-    links = json.loads((derivative / "dataset_description.json").read_text())["DatasetLinks"]
-    assert links == {"raw": source.resolve().as_uri()}
-    for scan in SCANS:
-        for suffix in (MASK, MAP):
             sidecar = json.loads((derivative / f"{scan}{suffix}.json").read_text())
             assert sidecar["Units"]
             assert [(source / uri.removeprefix("bids:raw:")).is_file() for uri in sidecar["Sources"]] == [True]
+        assert (derivative / f"{scan}_desc-anofpdm_report.html").stat().st_size > 1000
     assert "probability" in sidecar["Units"]
 
 
-def test_the_description_is_that_of_a_derivative(derivative):
+def test_the_description_is_that_of_a_derivative(source, derivative):
     description = json.loads((derivative / "dataset_description.json").read_text())
     assert description["DatasetType"] == "derivative"
     assert description["GeneratedBy"][0]["Name"] == "anofpdm"
     assert description["SourceDatasets"][0]["DOI"] == "doi:10.0000/toys"
+    assert description["DatasetLinks"] == {"raw": source.resolve().as_uri()}
 
 
 def test_the_group_table(derivative):
@@ -106,10 +91,6 @@ def test_text_in_the_group_table_that_a_spreadsheet_would_run_is_escaped(tmp_pat
     with (tmp_path / "group_lesions.tsv").open() as file:
         (row,) = csv.DictReader(file, delimiter="\t")
     assert (row["engine"], row["volume_ml"]) == ("'=cmd", "-1.5")
-
-
-def test_a_finished_participant_is_not_segmented_again(source, derivative):
-    assert "3 already complete" in participants(source, derivative)
 
 
 @pytest.mark.parametrize(
@@ -145,22 +126,13 @@ def test_our_masks_are_not_taken_for_manual_ones(source, derivative, tmp_path):
     assert not any(subject.masks for subject in subjects)
 
 
-class TestWrongInput:
-    def test_no_description(self, source, tmp_path):
-        shutil.copytree(source / "sub-01", tmp_path / "in" / "sub-01")
-        output = participants(tmp_path / "in", tmp_path / "out", code=1)
-        assert "dataset_description.json" in output
-        assert "--skip-bids-validation" in output
-        participants(tmp_path / "in", tmp_path / "out", "--skip-bids-validation")
-
-    def test_no_model(self, source, tmp_path):
-        assert "--model" in bids(source, tmp_path, "participant", code=2)
-
-    def test_unknown_participant(self, source, tmp_path):
-        assert "sub-09" in participants(source, tmp_path, "--participant-label", "09", code=1)
-
-    def test_a_group_without_participants(self, source, tmp_path):
-        assert "no results" in bids(source, tmp_path, "group", code=1)
+def test_wrong_input(source, tmp_path):
+    shutil.copytree(source / "sub-01", tmp_path / "in" / "sub-01")
+    printed = participants(tmp_path / "in", tmp_path / "out", code=1)
+    assert "dataset_description.json" in printed
+    assert "--skip-bids-validation" in printed
+    assert "--model" in run("bids", source, tmp_path, "participant", code=2).output
+    assert "no results" in run("bids", source, tmp_path, "group", code=1).output
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,7 @@ from PIL import Image, ImageDraw
 
 from anofpdm.errors import ScanWarning
 from anofpdm.report import overview
-from anofpdm.report.display import SliceSpace
-from anofpdm.segment.explanation import rows_to_explain
+from anofpdm.segment.segment_scan import rows_to_explain
 from anofpdm.util import drawing
 from tests.report.conftest import segmented
 
@@ -56,7 +55,6 @@ def test_slices_and_findings_are_counted(monkeypatch):
 
 def test_slices_to_explain_are_counted_as_pictures_count():
     indices = np.arange(3, 12)
-    space = SliceSpace(segmented().grid, np.eye(4))
-    assert rows_to_explain((4, 12), [], indices, space, "p").tolist() == [0, 8]
+    assert rows_to_explain((4, 12), indices, "p").tolist() == [0, 8]
     with pytest.warns(ScanWarning, match=r"no slice 3 to explain; slices 4 to 12 were analysed \(counted from 1\)"):
-        assert rows_to_explain((3, 4), [], indices, space, "p").tolist() == [0]
+        assert rows_to_explain((3, 4), indices, "p").tolist() == [0]

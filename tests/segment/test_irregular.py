@@ -1,12 +1,11 @@
 """Pipes, folders and files of other kinds where scans are expected."""
 
 import os
-from pathlib import Path
 
 import pytest
 
 from anofpdm.segment.inputs import find_targets
-from tests.commands import run
+from tests.commands import FAST, run
 from tests.optional_toys import save_model, scan_files
 
 FLAIR = ("flair",)
@@ -17,22 +16,18 @@ def model(tmp_path):
     return save_model(tmp_path / "model", channels=FLAIR, optional=())
 
 
-@pytest.mark.parametrize(
-    ("put", "what"),
-    [
-        (os.mkfifo, "a pipe or a device"),
-        (Path.mkdir, "a folder"),
-        (lambda path: path.symlink_to("/dev/zero"), "a pipe or a device"),
-    ],
-)
-def test_what_is_no_file_fails_by_name_and_is_counted(put, what, model, tmp_path):
+def test_what_is_no_file_fails_by_name_and_is_counted(model, tmp_path):
     scan_files(tmp_path / "in", "p1", FLAIR)
-    put(tmp_path / "in" / "p2_flair.nii.gz")
-    words = ("--out", tmp_path / "out", "--device", "cpu", "--no-report", "--no-pictures", "--raw", "never")
-    done = run("segment", model, tmp_path / "in", *words, "--part", "1/1", code=3)
-    assert f"failed: p2: p2: {tmp_path / 'in' / 'p2_flair.nii.gz'} is {what}, not a file; remove it" in done.stdout
-    assert "1 scan segmented, 0 already complete, 1 failed" in done.stdout
-    assert run("join", tmp_path / "out", code=3).stdout.endswith("scans.csv, 1 failed\n")
+    places = {name: tmp_path / "in" / f"{name}_flair.nii.gz" for name in ("pipe", "folder", "device")}
+    os.mkfifo(places["pipe"])
+    places["folder"].mkdir()
+    places["device"].symlink_to("/dev/zero")
+    done = run("segment", model, tmp_path / "in", "--out", tmp_path / "out", *FAST, "--part", "1/1", code=3)
+    for name, path in places.items():
+        what = "a folder" if name == "folder" else "a pipe or a device"
+        assert f"failed: {name}: {name}: {path} is {what}, not a file; remove it" in done.stdout
+    assert "1 scan segmented, 0 already complete, 3 failed" in done.stdout
+    assert run("join", tmp_path / "out", code=3).stdout.endswith("scans.csv, 3 failed\n")
 
 
 def test_a_pipe_as_input_is_refused(model, tmp_path):
@@ -56,29 +51,19 @@ def test_files_beside_the_series_are_no_scans(tmp_path):
         assert target.subject.name == name
 
 
-@pytest.mark.parametrize("command", ["segment", "bids", "prepare", "evaluate", "train", "demo"])
-def test_a_file_as_output_folder_is_refused(command, model, tmp_path):
+def test_a_file_as_output_folder_is_refused(tmp_path):
     out = tmp_path / "out.txt"
     out.touch()
-    words = {
-        "segment": (model, tmp_path, "--out", out),
-        "bids": (tmp_path, out, "participant", "--model", model),
-        "prepare": ("nifti", tmp_path, out),
-        "evaluate": (model, tmp_path, "--out", out),
-        "train": (tmp_path, "--out", out),
-        "demo": ("--out", out),
-    }
-    done = run(command, *words[command], code=1)
-    assert done.stderr == f"anofpdm: {out} is a file, not a folder; choose another --out\n"
+    for words in (("demo", "--out", out), ("prepare", "nifti", tmp_path, out)):
+        assert run(*words, code=1).stderr == f"anofpdm: {out} is a file, not a folder; choose another --out\n"
 
 
-@pytest.mark.parametrize("command", ["segment", "train"])
-def test_the_hint_after_an_interrupt_is_of_the_command(command, model, tmp_path, monkeypatch):
+@pytest.mark.parametrize("command", ["join", "train"])
+def test_the_hint_after_an_interrupt_is_of_the_command(command, tmp_path, monkeypatch):
     def interrupted(*_words, **_options):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("anofpdm.cli.main.refuse_file", interrupted)
-    words = {"segment": (model, tmp_path, "--out", tmp_path), "train": (tmp_path, "--out", tmp_path)}
-    stderr = run(command, *words[command], code=130).stderr
+    stderr = run(command, tmp_path, *(("--out", tmp_path) if command == "train" else ()), code=130).stderr
     assert ("--resume" in stderr) == (command == "train")
     assert "re-run the same command to resume" in stderr

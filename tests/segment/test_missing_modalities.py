@@ -1,7 +1,6 @@
 """Scans that lack modalities which the student was trained to work without."""
 
 import csv
-import json
 from dataclasses import replace
 
 import nibabel as nib
@@ -13,10 +12,10 @@ from anofpdm.scans import AxialPlanes, read_scan, scan_slices, write_nifti
 from anofpdm.scans.modalities import InputModalities
 from anofpdm.segment.engines import EngineSlices
 from anofpdm.segment.inputs import find_targets
-from anofpdm.segment.many import OF_DICOM
 from anofpdm.segment.model import load
+from anofpdm.segment.outputs import DICOM_SEG
 from tests import dicom_toys
-from tests.commands import run
+from tests.commands import FAST, run
 from tests.optional_toys import CHANNELS, SIZE, make_student, save_model, scan_files
 from tests.raw.toy_studies import moved_head, random_rigid, thick_grid
 from tests.segment.known_model import known_model, save_dicom, segment_all, summary_of
@@ -27,56 +26,47 @@ SETS = [("flair", "t1", "t2"), ("flair", "t2"), ("t1", "flair"), ("flair",)]
 
 
 @pytest.fixture(scope="module")
-def model_folder(tmp_path_factory):
-    return save_model(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture(scope="module")
-def model(model_folder):
-    return load(model_folder, "cpu")
+def model(tmp_path_factory):
+    return load(save_model(tmp_path_factory.mktemp("model")), "cpu")
 
 
 # ---- one scan --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("given", SETS)
-def test_missing_channels_are_background(model, given, tmp_path):
+def test_missing_channels_are_background(model, tmp_path):
     """As the student decides on slices whose missing channels are filled by hand."""
-    files = {name: path for name, path in scan_files(tmp_path).items() if name in given}
-    result = model.segment(files)
-    scan = read_scan(files)
-    slices = scan_slices(scan, SIZE)
-    pixels = np.full((len(slices.indices), len(CHANNELS), SIZE, SIZE), -1, np.float32)
-    for name in given:
-        pixels[:, CHANNELS.index(name)] = slices.pixels[:, scan.modalities.index(name)]
-    places = EngineSlices(pixels, CHANNELS, slices.indices, AxialPlanes(scan.grid, SIZE).spacing_mm).positions
-    expected = model.student.decide(lambda rows: pixels[rows], places)
-    np.testing.assert_array_equal(result.decisions.maps, expected.maps)
-    np.testing.assert_array_equal(result.decisions.masks, expected.masks)
-    assert result.decisions.masks.any()
-    assert set(result.summary["inputs"]) == set(given)
-    assert result.summary["missing_modalities"] == [name for name in ("t1", "t2") if name not in given]
-    assert result.display.modalities == tuple(name for name in CHANNELS if name in given)
+    every, maps = scan_files(tmp_path), list[np.ndarray]()
+    for given in SETS:
+        files = {name: path for name, path in every.items() if name in given}
+        result = model.segment(files)
+        scan = read_scan(files)
+        slices = scan_slices(scan, SIZE)
+        pixels = np.full((len(slices.indices), len(CHANNELS), SIZE, SIZE), -1, np.float32)
+        for name in given:
+            pixels[:, CHANNELS.index(name)] = slices.pixels[:, scan.modalities.index(name)]
+        places = EngineSlices(pixels, CHANNELS, slices.indices, AxialPlanes(scan.grid, SIZE).spacing_mm).positions
+        expected = model.student.decide(lambda rows, pixels=pixels: pixels[rows], places)
+        np.testing.assert_array_equal(result.decisions.maps, expected.maps)
+        np.testing.assert_array_equal(result.decisions.masks, expected.masks)
+        assert result.decisions.masks.any()
+        assert set(result.summary["inputs"]) == set(given)
+        assert result.summary["missing_modalities"] == [name for name in ("t1", "t2") if name not in given]
+        assert result.display.modalities == tuple(name for name in CHANNELS if name in given)
+        assert not any(np.array_equal(expected.maps, other) for other in maps)  # what is missing matters
+        maps.append(expected.maps)
 
 
-def test_what_is_missing_matters(model, tmp_path):
-    """Otherwise the tests above would compare equal maps."""
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"t1": "t1", "t2": "t2"}, r"no flair given; the model needs flair .* got t1, t2; optional: t1, t2"),
+        ({"flair": "flair", "t1w": "t1"}, "t1w: not a modality of the model; choose from flair, t1, t2"),
+    ],
+)
+def test_wrong_modalities_are_named(model, given, words, tmp_path):
     files = scan_files(tmp_path)
-    maps = [model.segment({name: files[name] for name in given}).anomaly_map for given in SETS]
-    for number, anomaly_map in enumerate(maps):
-        assert all(not np.array_equal(anomaly_map, other) for other in maps[:number])
-
-
-def test_a_needed_modality_is_named_with_the_optional_ones(model, tmp_path):
-    files = scan_files(tmp_path)
-    with pytest.raises(ScanError, match=r"no flair given; the model needs flair .* got t1, t2; optional: t1, t2"):
-        model.segment({name: files[name] for name in ("t1", "t2")})
-
-
-def test_a_misspelt_modality_does_not_count_as_missing(model, tmp_path):
-    files = scan_files(tmp_path)
-    with pytest.raises(ScanError, match="t1w: not a modality of the model; choose from flair, t1, t2"):
-        model.segment({"flair": files["flair"], "t1w": files["t1"]})
+    with pytest.raises(ScanError, match=words):
+        model.segment({name: files[modality] for name, modality in given.items()})
 
 
 def test_the_report_states_what_is_missing(model, tmp_path):
@@ -116,26 +106,18 @@ class TestDiffusion:
 # ---- many scans ------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def cohort(tmp_path):
-    scan_files(tmp_path / "in", "anna")
-    scan_files(tmp_path / "in", "ben", ("flair",))
-    scan_files(tmp_path / "in", "cleo", ("t1", "t2"))
-    return tmp_path / "in"
-
-
-def test_scans_of_a_folder_may_lack_optional_modalities(model, cohort, tmp_path):
-    targets = find_targets([str(cohort)], WANTED)
-    assert [(target.subject.name, tuple(target.subject.images)) for target in targets] == [
-        ("anna", ("flair", "t1", "t2")),
-        ("ben", ("flair",)),
-        ("cleo", ("t1", "t2")),
-    ]
-    report = segment_all(model, targets, tmp_path / "out")
-    assert set(report.segmented) == {"anna", "ben"}
-    assert report.missing == {"ben": ("t1", "t2")}
-    assert "no flair image (found: t1, t2)" in report.failed["cleo"]
-    assert "optional: t1, t2" in report.failed["cleo"]
+def test_scans_of_a_folder_may_lack_optional_modalities(model, tmp_path):
+    for name, given in (("anna", CHANNELS), ("ben", ("flair",)), ("cleo", ("t1", "t2"))):
+        scan_files(tmp_path / "in", name, given)
+    words = ["segment", model.folder, tmp_path / "in", "--out", tmp_path / "out", *FAST]
+    printed = run(*words, code=3).output
+    assert "(without t1, t2)" in printed
+    assert "failed: cleo: cleo: no flair image (found: t1, t2); " in printed
+    assert "optional: t1, t2" in printed
+    assert "(without t1, t2; already complete)" in run(*words, code=3).output
+    run("join", tmp_path / "out")
+    rows = {row["scan"]: row for row in csv.DictReader((tmp_path / "out" / "scans.csv").open())}
+    assert {name: row["missing_modalities"] for name, row in rows.items()} == {"anna": "", "ben": "t1 t2"}
 
 
 def test_a_layout_that_recognises_more_files_is_preferred(tmp_path):
@@ -146,47 +128,17 @@ def test_a_layout_that_recognises_more_files_is_preferred(tmp_path):
     assert set(target.subject.images) == {"flair", "t1"}
 
 
-def test_files_given_by_modality(tmp_path):
-    files = scan_files(tmp_path)
-    (target,) = find_targets([f"t2={files['t2']}", f"flair={files['flair']}"], WANTED)
+def test_files_given_by_modality_and_a_result_with_others(model, tmp_path):
+    files, out = scan_files(tmp_path / "in"), tmp_path / "out"
+    flair, t2 = (f"{name}={files[name]}" for name in ("flair", "t2"))
+    (target,) = find_targets([t2, flair], WANTED)
     assert tuple(target.subject.images) == ("flair", "t2")
     with pytest.raises(CohortError, match=r"give the files as flair=FILE \[t1=FILE\] \[t2=FILE\]; optional: t1, t2"):
-        find_targets([f"t2={files['t2']}"], WANTED)
-
-
-def test_a_result_with_other_modalities_is_of_another_input(model, tmp_path):
-    files = scan_files(tmp_path / "in")
-    flair, t2 = (f"{name}={files[name]}" for name in ("flair", "t2"))
-    out = tmp_path / "out"
-    assert segment_all(model, find_targets([flair, t2], WANTED), out).segmented
-    assert segment_all(model, find_targets([flair, t2], WANTED), out).skipped
+        find_targets([t2], WANTED)
+    assert segment_all(model, [target], out).segmented
     report = segment_all(model, find_targets([flair], WANTED), out)
     assert "made from flair, t2, and now flair is given" in report.failed["p"]
-    assert summary_of(tmp_path / "out" / "p")["missing_modalities"] == ["t1"]
-
-
-def test_the_command_line_and_the_joined_table(model_folder, cohort, tmp_path):
-    words = ["segment", model_folder, cohort, "--out", tmp_path / "out", "--device", "cpu", "--no-report"]
-    done = run(*words, code=3)
-    assert "(without t1, t2)" in done.output
-    assert "failed: cleo: cleo: no flair image" in done.output
-    assert "(without t1, t2; already complete)" in run(*words, code=3).output
-    run("join", tmp_path / "out")
-    rows = {row["scan"]: row for row in csv.DictReader((tmp_path / "out" / "scans.csv").open())}
-    assert {name: row["missing_modalities"] for name, row in rows.items()} == {"anna": "", "ben": "t1 t2"}
-
-
-def test_bids_sidecars_name_missing_modalities(model_folder, tmp_path):
-    files = scan_files(tmp_path, "x", ("flair", "t2"))
-    anat = tmp_path / "raw" / "sub-01" / "anat"
-    anat.mkdir(parents=True)
-    files["flair"].rename(anat / "sub-01_FLAIR.nii.gz")
-    files["t2"].rename(anat / "sub-01_T2w.nii.gz")
-    (tmp_path / "raw" / "dataset_description.json").write_text(json.dumps({"Name": "toys", "BIDSVersion": "1.9.0"}))
-    words = ["bids", tmp_path / "raw", tmp_path / "out", "participant", "--model", model_folder, "--device", "cpu"]
-    run(*words, "--raw", "never")
-    sidecar = next((tmp_path / "out").rglob("*_mask.json"))
-    assert json.loads(sidecar.read_text())["MissingModalities"] == ["t1"]
+    assert summary_of(out / "p")["missing_modalities"] == ["t1"]
 
 
 # ---- DICOM and raw studies -------------------------------------------------------------------------------------------
@@ -201,42 +153,30 @@ def test_a_dicom_study_may_lack_a_series(model, tmp_path):
     place = dicom_study(tmp_path / "anna", ["AX T2", "AX FLAIR"])
     targets = find_targets([str(place)], WANTED)
     assert tuple(targets[0].subject.images) == ("flair", "t2")
-    report = segment_all(model, targets, tmp_path / "out", OF_DICOM)
+    report = segment_all(model, targets, tmp_path / "out", (DICOM_SEG,))
     assert report.missing == {"anna": ("t1",)}, report.failed
     folder = tmp_path / "out" / "anna"
-    summary = summary_of(folder)
-    assert (set(summary["inputs"]), summary["missing_modalities"]) == ({"flair", "t2"}, ["t1"])
+    inputs = summary_of(folder)["inputs"]
+    assert set(inputs) == {"flair", "t2"}
     seg = pydicom.dcmread(folder / "mask_seg.dcm")
     assert seg.ContentDescription == "Research use only, not for diagnosis; without T1"
     assert seg.SegmentSequence[0].SegmentDescription.endswith("Modalities that the scan lacks: t1")
-    assert seg.ReferencedSeriesSequence[0].SeriesInstanceUID == summary["inputs"]["flair"]["uid"]
+    assert seg.ReferencedSeriesSequence[0].SeriesInstanceUID == inputs["flair"]["uid"]
     assert "lacks: t1" in pydicom.dcmread(folder / "report_capture.dcm").DerivationDescription
 
 
-def test_a_dicom_study_without_a_needed_series_is_refused(tmp_path):
-    place = dicom_study(tmp_path / "anna", ["AX T2", "SAG T1"])
-    with pytest.raises(ScanError, match=r"no series is flair by its name .*; optional: t1, t2"):
-        find_targets([str(place)], WANTED)
-
-
-def test_an_ambiguous_optional_series_is_left_out_unless_chosen(tmp_path):
-    place = dicom_study(tmp_path / "anna", ["AX FLAIR", "AX T2", "COR T2"])
+def test_optional_series_that_are_unclear_or_cannot_be_used_are_left_out_unless_chosen(tmp_path):
+    place = dicom_study(tmp_path / "anna", ["AX FLAIR", "AX T2", "COR T2", "AX T1"])
+    next((place / "s6").glob("*005.dcm")).unlink()
     (target,) = find_targets([str(place)], WANTED)
     assert tuple(target.study.series) == ("flair",)
-    notes = [line for line in target.study.notes if "ignored: 't2' in its description; ambiguous with" in line]
-    assert [line.split()[-1] for line in notes] == ["t2=4", "t2=5"]
+    ambiguous = [line for line in target.notes if "ignored: 't2' in its description; ambiguous with" in line]
+    assert [line.split()[-1] for line in ambiguous] == ["t2=4", "t2=5"]
+    assert any("; cannot be used: " in line and "slices are missing" in line for line in target.notes)
     (target,) = find_targets([str(place)], WANTED, series={"t2": "5"})
     assert target.study.series["t2"].label.number == 5
-
-
-def test_an_optional_series_that_cannot_be_used_is_left_out_unless_chosen(tmp_path):
-    place = dicom_study(tmp_path / "anna", ["AX FLAIR", "AX T2"])
-    next((place / "s4").glob("*005.dcm")).unlink()
-    (target,) = find_targets([str(place)], WANTED)
-    assert tuple(target.study.series) == ("flair",)
-    assert any("; cannot be used: " in line and "slices are missing" in line for line in target.study.notes)
     with pytest.raises(ScanError, match="slices are missing"):
-        find_targets([str(place)], WANTED, series={"t2": "4"})
+        find_targets([str(place)], WANTED, series={"t1": "6"})
 
 
 def test_a_raw_study_may_lack_a_series(model, tmp_path):

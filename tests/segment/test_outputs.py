@@ -26,13 +26,6 @@ def test_file_names():
     }
 
 
-def test_bids_names():
-    assert outputs.bids_suffix(outputs.MASK) == "_label-lesion_desc-anofpdm_mask.nii.gz"
-    assert outputs.bids_suffix(outputs.ANOMALY_MAP) == "_desc-anofpdm_anomalymap.nii.gz"
-    assert outputs.bids_suffix(outputs.SEG_NRRD) == "_label-lesion_desc-anofpdm_mask.seg.nrrd"
-    assert outputs.bids_suffix(outputs.REPORT) == "_desc-anofpdm_report.html"
-
-
 def test_names_can_be_imported_without_torch_and_numpy():
     code = "import sys, anofpdm.segment.outputs; assert not {'torch', 'numpy'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -9,7 +9,10 @@ import pytest
 
 from anofpdm.demo.run_demo import BUNDLED
 from anofpdm.raw.geometry import encode_transform
+from anofpdm.raw.register import Head
 from anofpdm.scans import read_volume, write_nifti
+from anofpdm.scans.grid import Grid
+from tests import toys
 from tests.commands import run
 from tests.raw.toy_studies import mean_error_mm, moved_head, random_rigid, stripped_head, thick_grid
 
@@ -19,19 +22,27 @@ STAGES = ("brain_flair.nii.gz", "brain_t2.nii.gz", "t2_to_flair.txt")
 
 
 @pytest.fixture(scope="module")
-def scan(tmp_path_factory):
+def heads():
     """FLAIR and T2 of a phantom; for T2, the patient had moved. Stripped, so that no extra is needed."""
-    folder = tmp_path_factory.mktemp("raw")
-    for name, movement in (("flair", np.eye(4)), ("t2", MOVEMENT)):
-        head = stripped_head(name, movement, thick_grid(movement, *GRIDS[name]))
+    movements = {"flair": np.eye(4), "t2": MOVEMENT}
+    return {name: stripped_head(name, movements[name], thick_grid(movements[name], *GRIDS[name])) for name in GRIDS}
+
+
+def write(folder, heads):
+    for name, head in heads.items():
         write_nifti(folder / f"anna_{name}.nii.gz", head.voxels, head.grid)
     return folder
 
 
-def segment(scan, out, *words):
+@pytest.fixture(scope="module")
+def scan(heads, tmp_path_factory):
+    return write(tmp_path_factory.mktemp("raw"), heads)
+
+
+def segment(scan, out, *words, code=0):
     files = [f"{name}={scan / f'anna_{name}.nii.gz'}" for name in GRIDS]
     options = ("--engine", "student", "--device", "cpu", *words)
-    return run("segment", BUNDLED / "phantom-tumour", *files, "--out", out, *options)
+    return run("segment", BUNDLED / "phantom-tumour", *files, "--out", out, *options, code=code)
 
 
 @pytest.fixture(scope="module")
@@ -87,3 +98,35 @@ def test_a_second_run_reuses_the_preparation(scan, done):
     for file in ("mask.nii.gz", "mask_on_t2.nii.gz"):
         assert (out / "second" / "anna" / file).read_bytes() == (out / "first" / "anna" / file).read_bytes()
     assert "(reused)" in (out / "second" / "anna" / "report.html").read_text()
+
+
+def lower_half(head):
+    slices = head.voxels.shape[2] // 2
+    part = head.voxels[:, :, :slices]
+    return Head(part, head.brain[:, :, :slices], Grid.from_affine(part.shape, head.grid.affine))
+
+
+def bottle(head):
+    inside = toys.ball(head.grid.affine, head.grid.shape, head.centre_mm, 60)
+    voxels = np.where(inside, 500 + np.random.default_rng(0).normal(0, 10, inside.shape), 0)
+    return Head(voxels.astype(np.float32), inside, head.grid)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lower_half, "the brain is cut off by the edge"),
+        (bottle, "too uniform for a brain"),
+        (None, "a brain of 0 ml was found"),  # by the user's skull-stripping command
+    ],
+)
+def test_series_that_show_no_whole_brain_leave_no_result(change, message, heads, tmp_path):
+    changed = {"t2": change(heads["t2"])} if change else {}
+    grid, empty = heads["flair"].grid, tmp_path / "empty.nii.gz"
+    write_nifti(empty, np.zeros(grid.shape, np.uint8), grid)
+    strip = () if change else ("--skull-strip", f"sh -c 'cp {empty} {{output}} # {{input}}'", "--raw", "always")
+    result = segment(write(tmp_path, heads | changed), tmp_path / "out", *strip, code=3)
+    assert message in result.output
+    (picture,) = (tmp_path / "out").rglob("failed_*.png")
+    assert f"(picture: {picture})" in result.output
+    assert not [path for path in (tmp_path / "out").rglob("*") if path.name in ("summary.json", "mask.nii.gz")]

@@ -19,9 +19,10 @@ from anofpdm.scans import write_nifti
 from anofpdm.scans.expects import ScanExpectation
 from anofpdm.scans.grid import Grid
 from anofpdm.segment.inputs import find_targets
-from anofpdm.segment.many import OF_DICOM, BatchSegmentation
+from anofpdm.segment.many import BatchSegmentation
 from anofpdm.segment.model import load
-from anofpdm.segment.read import read
+from anofpdm.segment.outputs import DICOM_SEG
+from anofpdm.segment.segment_scan import read
 from tests.dicom_toys import Series
 from tests.dicom_toys import head as noise
 from tests.raw.toy_studies import dicom_series, lesion_on, random_rigid, stripped_head, thick_grid, tumour_phantom
@@ -61,7 +62,7 @@ def test_a_dicom_study_on_several_grids_becomes_a_dicom_seg_per_series(model, he
     lines: list[str] = []
     request = model.request(engine="student", raw="auto")
     targets = find_targets([str(tmp_path / "anna")], request.modalities, raw=Raw.AUTO)
-    run = BatchSegmentation(request, targets, tmp_path / "out", OF_DICOM, True, lines.append)
+    run = BatchSegmentation(request, targets, tmp_path / "out", (DICOM_SEG,), True, lines.append)
     assert list(run.run().segmented) == ["anna"]
     assert "anna: series 1 'LOCALIZER' ignored: a localiser, by its description" in lines
     assert "anna: series 9 'ep2d_diff_4scan' ignored: diffusion, by its description" in lines

@@ -28,10 +28,11 @@ def test_defaults_are_those_of_the_calibration():
     engine = known_model(seed=7).request().engine
     assert (engine.seed, engine.batch, engine.decision.context_mm) == (7, 8, 0.0)
     assert (engine.decision.detector, engine.decision.mask.threshold) == ("calibrated", "both")
-    engine = known_model(seed=7).request(seed=0, batch=3, detector="cosine", threshold="quantile", peak=0.0).engine
-    assert (engine.seed, engine.batch) == (0, 3)
-    assert (engine.decision.detector, engine.decision.mask.threshold) == ("cosine", "quantile")
-    assert engine.decision.mask.peak_share == 0
+    given = {"seed": 0, "batch": 3, "detector": "cosine", "threshold": "quantile", "peak": 0.0, "smallest": 3}
+    engine = known_model(seed=7).request(**given).engine
+    decided = engine.decision
+    assert (engine.seed, engine.batch, decided.detector) == (0, 3, "cosine")
+    assert (decided.mask.threshold, decided.mask.peak_share, decided.mask.smallest) == ("quantile", 0, 3)
 
 
 def test_an_explanation_needs_the_modalities_of_the_diffusion_model():
@@ -54,6 +55,7 @@ def test_explain_is_ignored_where_auto_is_the_diffusion_engine():
         (known_model(), {"engine": "teacher"}, ConfigError, "choose one of auto, diffusion, student"),
         (known_model(), {"engine": "student"}, ConfigError, "anofpdm distill"),
         (known_model(), {"engine": "diffusion", "explain": [3]}, ConfigError, "--explain: .* every slice"),
+        (known_model(), {"threshold_probability": 0.3}, ConfigError, "not an option of the diffusion .*--threshold"),
         (known_model(), {"detector": "x"}, ConfigError, "unknown detector"),
         (known_model(), {"threshold": "x"}, ConfigError, "unknown threshold"),
         (known_model(), {"context": 7}, CalibrationError, "not calibrated for smoothing"),

@@ -14,7 +14,7 @@ from anofpdm.raw.cache import StudyCache
 from anofpdm.scans import write_nifti
 from anofpdm.scans.expects import ScanExpectation
 from anofpdm.segment.model import Model
-from anofpdm.segment.read import read
+from anofpdm.segment.segment_scan import read
 from anofpdm.util.artifacts import convert
 from tests import toys
 from tests.commands import run

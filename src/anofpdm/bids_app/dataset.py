@@ -6,10 +6,10 @@ from typing import Any
 from anofpdm import __version__
 from anofpdm.errors import CohortError
 from anofpdm.segment import outputs
+from anofpdm.segment.many import BIDS_DERIVATIVE
 from anofpdm.util.artifacts import decode, encode
 from anofpdm.util.files import read_regular_file, write_atomically
 
-BIDS_VERSION = "1.9.0"
 RAW = "raw"  # name of the source data set in BIDS URIs
 README = f"""# Lesion masks by AnoFPDM
 
@@ -54,14 +54,9 @@ def write_dataset(out: Path, source: Path, description: dict[str, Any]) -> None:
     url = source.resolve().as_uri()
     origin = {"URL": url} | ({"DOI": description["DatasetDOI"]} if description.get("DatasetDOI") else {})
     name = description.get("Name")
-    content = {
-        "Name": f"Lesion masks of {name}" if name else "Lesion masks by AnoFPDM",
-        "BIDSVersion": BIDS_VERSION,
-        "DatasetType": "derivative",
-        "GeneratedBy": [{"Name": "anofpdm", "Version": __version__, "Description": "Lesion masks in brain MRI"}],
-        "SourceDatasets": [origin],
-        "DatasetLinks": {RAW: url},
-    }
+    content = {**BIDS_DERIVATIVE, "SourceDatasets": [origin], "DatasetLinks": {RAW: url}}
+    if name:
+        content["Name"] = f"Lesion masks of {name}"
     files = {outputs.BIDS_DESCRIPTION: encode(content), ".bidsignore": IGNORED.encode(), "README.md": README.encode()}
     for name, data in files.items():
         path = out / name

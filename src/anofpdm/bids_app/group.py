@@ -1,12 +1,11 @@
 """Group level: a table with a row per scan, and a data dictionary of its columns."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from anofpdm.errors import CohortError
 from anofpdm.segment import outputs
-from anofpdm.segment.join import read_summary
+from anofpdm.segment.join import result_rows
 from anofpdm.util.artifacts import encode
 from anofpdm.util.files import escape_cell, folder_lock, write_atomically
 
@@ -28,21 +27,16 @@ COLUMNS: dict[str, dict[str, Any]] = {
 
 def write_group_table(out: Path) -> int:
     """Of all results in the folder; returns the number of scans."""
-    rows = list(_rows(out))
+    rows = [row for row in result_rows(out) if row["scan"].startswith("sub-")]
     if not rows:
         raise CohortError(f"{out}: no results of participants; run `anofpdm bids BIDS_DIR {out} participant` first")
+    for row in rows:
+        row["participant_id"], _, row["session_id"] = row["scan"].partition("_")
     lines = ["\t".join(COLUMNS), *("\t".join(_cell(row[name]) for name in COLUMNS) for row in rows)]
     with folder_lock(out):
         write_atomically(out / TABLE, ("\n".join(lines) + "\n").encode())
         write_atomically(out / DICTIONARY, encode(COLUMNS))
     return len(rows)
-
-
-def _rows(out: Path) -> Iterator[dict[str, Any]]:
-    suffix = outputs.bids_suffix(outputs.SUMMARY)
-    for path in sorted(out.glob(f"sub-*/**/*{suffix}")):
-        participant, _, session = path.name.removesuffix(suffix).partition("_")
-        yield {"participant_id": participant, "session_id": session or None, **read_summary(path)}
 
 
 def _cell(value: object) -> str:

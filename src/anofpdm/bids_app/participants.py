@@ -21,18 +21,11 @@ from anofpdm.util.progress import Progress, silent
 
 @dataclass(frozen=True)
 class BidsRun:
-    """Of participants and sessions by their labels, with or without `sub-` and `ses-`; empty: of all."""
-
     source: Path
     out: Path
-    participants: tuple[str, ...] = ()
-    sessions: tuple[str, ...] = ()
+    participants: tuple[str, ...] = ()  # sub-01, ...; empty: all
+    sessions: tuple[str, ...] = ()  # ses-1, ...; empty: all
     validate: bool = True
-
-    def __post_init__(self) -> None:
-        for name, prefix in (("participants", "sub-"), ("sessions", "ses-")):
-            labels = (label.removeprefix(prefix) for label in getattr(self, name))
-            object.__setattr__(self, name, tuple(f"{prefix}{label}" for label in labels))
 
     def includes(self, scan: str) -> bool:
         """A scan is named sub-01 or sub-01_ses-1."""

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, BadParameter, Exit, Option
 from typer.core import TyperCommand
 
 from anofpdm.choices import AnalysisLevel, Engine, Precision, Raw
@@ -23,33 +24,27 @@ class SpacedLists(TyperCommand):
 def repeat_options(words: list[str]) -> list[str]:
     """['--participant-label', '01', '02'] -> ['--participant-label', '01', '--participant-label', '02']."""
     repeated: list[str] = []
-    current, is_first = "", False
+    current = ""  # the option whose values follow
     for word in words:
         if word.startswith("-"):
-            current, is_first = (word if word in LISTS else ""), True
-        elif current and not is_first:
+            current = word if word in LISTS else ""
+        elif current and repeated[-1] != current:
             repeated.append(current)
-        else:
-            is_first = False
         repeated.append(word)
     return repeated
 
 
 def bids(
-    bids_dir: Annotated[Path, typer.Argument(help="BIDS data set.")],
-    out: Annotated[Path, typer.Argument(help="Folder for the derivative data set.")],
-    level: Annotated[
-        AnalysisLevel, typer.Argument(help="participant: masks and reports; group: a table over all of them.")
-    ],
+    bids_dir: Annotated[Path, Argument(help="BIDS data set.")],
+    out: Annotated[Path, Argument(help="Folder for the derivative data set.")],
+    level: Annotated[AnalysisLevel, Argument(help="participant: masks and reports; group: a table over all of them.")],
     model: options.OptionalModelOption = None,
     participant_label: Annotated[
-        list[str] | None, typer.Option(help="Participants, with or without sub-, e.g. 01 02. Default: all.")
+        list[str] | None, Option(help="Participants, with or without sub-, e.g. 01 02. Default: all.")
     ] = None,
-    session_label: Annotated[
-        list[str] | None, typer.Option(help="Sessions, with or without ses-. Default: all.")
-    ] = None,
+    session_label: Annotated[list[str] | None, Option(help="Sessions, with or without ses-. Default: all.")] = None,
     skip_bids_validation: Annotated[
-        bool, typer.Option("--skip-bids-validation", help="Do not require a valid dataset_description.json.")
+        bool, Option("--skip-bids-validation", help="Do not require a valid dataset_description.json.")
     ] = False,
     engine: options.EngineOption = Engine.AUTO,
     threshold_probability: options.ThresholdProbability = None,
@@ -69,12 +64,13 @@ def bids(
         print(f"{write_group_table(out)} scans in {out / TABLE}")
         return
     if model is None:
-        raise typer.BadParameter("needed for participant", param_hint="--model")
+        raise BadParameter("needed for participant", param_hint="--model")
     from anofpdm.bids_app.participants import BidsRun
     from anofpdm.cli.segment import print_report
     from anofpdm.segment.model import load
 
-    participants, sessions = tuple(participant_label or ()), tuple(session_label or ())
+    participants = tuple(f"sub-{label.removeprefix('sub-')}" for label in participant_label or ())
+    sessions = tuple(f"ses-{label.removeprefix('ses-')}" for label in session_label or ())
     run = BidsRun(bids_dir, out, participants, sessions, validate=not skip_bids_validation)
     local_device = options.resolve_device(device)
     loaded = load(model, local_device, precision)
@@ -84,4 +80,4 @@ def bids(
     if world.is_main:
         print_report(report, out)
     if report.failed:
-        raise typer.Exit(3)
+        raise Exit(3)

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Option
 
 from anofpdm.choices import Encoding, Precision, Signal, Split, StrengthBy
 from anofpdm.cli import options
@@ -18,35 +18,31 @@ if TYPE_CHECKING:
 
 def calibrate(
     model: OwnModel,
-    cohort: Annotated[Path, typer.Argument(help="Prepared cohort with image-level labels.")],
+    cohort: options.PreparedCohort,
     score: options.Score = "",
     strengths: options.Strengths = options.STRENGTHS,
-    levels: Annotated[int, typer.Option(min=1, help="Number of noise levels, in a range of 600.")] = 10,
-    noise_range: Annotated[
-        int, typer.Option("--range", min=1, max=1000, help="Noise levels are below this one.")
-    ] = 600,
+    levels: Annotated[int, Option(min=1, help="Number of noise levels, in a range of 600.")] = 10,
+    noise_range: Annotated[int, Option("--range", min=1, max=1000, help="Noise levels are below this one.")] = 600,
     encoding: Annotated[
-        Encoding, typer.Option(help="How slices are noised: DDIM inversion, or fresh noise at every level.")
+        Encoding, Option(help="How slices are noised: DDIM inversion, or fresh noise at every level.")
     ] = Encoding.DDIM,
     signal: Annotated[
         Signal,
-        typer.Option(
+        Option(
             help="Signal averaged into the anomaly map. error: as in the paper. agreement: geometric mean of error and "
             "gradient. auto: error, or agreement with the best share of the gradient."
         ),
     ] = Signal.AUTO,
     accuracy_ratio: Annotated[
-        float, typer.Option(min=0, max=1, help="Share of the best candidate's score that w* must reach.")
+        float, Option(min=0, max=1, help="Share of the best candidate's score that w* must reach.")
     ] = 0.98,
     strength_by: Annotated[
         StrengthBy,
-        typer.Option(
-            help="Choose the guidance strength by how well maps separate the labels, or by the cosine (the paper)."
-        ),
+        Option(help="Choose the guidance strength by how well maps separate the labels, or by the cosine (the paper)."),
     ] = StrengthBy.MAP,
-    context: Annotated[float, typer.Option(min=0, help="Smoothing across slices (sigma, mm).")] = 2.0,
-    split: Annotated[Split, typer.Option(help="Part of the cohort to calibrate on.")] = Split.VAL,
-    most: Annotated[int, typer.Option(min=2, help="Maximum number of slices; whole scans are used.")] = 2000,
+    context: Annotated[float, Option(min=0, help="Smoothing across slices (sigma, mm).")] = 2.0,
+    split: Annotated[Split, Option(help="Part of the cohort to calibrate on.")] = Split.VAL,
+    most: Annotated[int, Option(min=2, help="Maximum number of slices; whole scans are used.")] = 2000,
     batch: options.Batch = None,
     precision: options.PrecisionOption = Precision.AUTO,
     seed: options.Seed = 0,
@@ -89,16 +85,17 @@ def calibrate(
         if world.is_main:
             save_calibration(calibration, draw_calibration(calibration, gathered), model)
     if world.is_main:
-        _print(calibration, gathered, model, automatic=signal == Signal.AUTO)
+        _print(calibration, gathered, model)
 
 
-def _print(calibration: "Calibration", gathered: "LabelledEvidence", model: Path, *, automatic: bool) -> None:
+def _print(calibration: "Calibration", gathered: "LabelledEvidence", model: Path) -> None:
     from anofpdm.calibration.calibration_file import FIGURE, FILE
     from anofpdm.labels import UNHEALTHY
 
+    settings = calibration.settings
     _print_candidates(calibration)
     _print_detectors(calibration)
-    print_lines(*_notes(calibration, model, automatic=automatic))
+    print_lines(*_notes(calibration, model))
     if calibration.n_estimated:
         n_unhealthy = int((gathered.labels[gathered.suspected] == UNHEALTHY).sum())
         print_lines(
@@ -107,8 +104,8 @@ def _print(calibration: "Calibration", gathered: "LabelledEvidence", model: Path
         )
     print_lines(
         f"{calibration.n_healthy} healthy and {calibration.n_unhealthy} unhealthy slices of {calibration.n_patients} "
-        f"patients, noise levels 0..{calibration.settings.levels[-1]}, maps of {calibration.settings.signal}; "
-        f"saved {model / FILE} and {model / FIGURE}"
+        f"patients, noise levels 0..{settings.levels[-1]}, maps of {settings.signal}, "
+        f"{settings.gradient_share:.0%} gradient; saved {model / FILE} and {model / FIGURE}"
     )
 
 
@@ -131,17 +128,10 @@ def _print_detectors(calibration: "Calibration") -> None:
     print_rows(("detector", "smoothing", "accuracy", "AUC", "(held-out patients)"), rows)
 
 
-def _notes(calibration: "Calibration", model: Path, *, automatic: bool) -> list[str]:
-    from anofpdm.method.calibration import choose_strength
-
-    by_map, signal, notes = calibration.strength_by == StrengthBy.MAP, calibration.settings.signal, []
-    if by_map:
-        paper = choose_strength(calibration.candidates, calibration.accuracy_ratio)[1].strength
-        notes.append(f"strength chosen by maps of errors; the paper's rule (--strength-by cosine) chooses {paper:g}")
-    if automatic and signal != Signal.ERROR:
-        share = calibration.settings.gradient_share
-        notes.append(f"using maps of {signal}, {share:.0%} gradient: they stand out most; --signal error uses errors")
+def _notes(calibration: "Calibration", model: Path) -> list[str]:
+    notes = []
     if calibration.at_edge:
+        by_map = calibration.strength_by == StrengthBy.MAP
         which, strength = ("chosen", calibration.strength) if by_map else ("best", calibration.best_strength)
         notes.append(f"note: the {which} strength, {strength:g}, is the largest candidate; try larger ones too")
     if (model / "student" / "weights.safetensors").is_file():

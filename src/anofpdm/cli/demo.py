@@ -3,16 +3,16 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from anofpdm.cli.options import Device, resolve_device
 from anofpdm.cli.progress import progress_bars
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for scans, results and the page.")] = Path("demo"),
-    patients: Annotated[int, typer.Option(min=1, help="Number of brains of each kind, tumour and stroke.")] = 2,
-    seed: Annotated[int, typer.Option(min=0, help="Random seed of the phantoms.")] = 2024,
+    out: Annotated[Path, Option(help="Folder for scans, results and the page.")] = Path("demo"),
+    patients: Annotated[int, Option(min=1, help="Number of brains of each kind, tumour and stroke.")] = 2,
+    seed: Annotated[int, Option(min=0, help="Random seed of the phantoms.")] = 2024,
     device: Device = "auto",
 ) -> None:
     """Segment lesions in synthetic brains with the bundled models, and write a page that compares with the truth."""

@@ -1,54 +1,63 @@
 """anofpdm distill: train a small student network on a model's own masks."""
 
 import math
-from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import BadParameter, Option
 
 from anofpdm.choices import Precision, WeightFormat
-from anofpdm.cli.options import Batch, Device, OwnModel, Seed, Weights, parse_names, resolve_device
+from anofpdm.cli.options import (
+    Batch,
+    Device,
+    OwnModel,
+    PrecisionOption,
+    PreparedCohort,
+    Seed,
+    Weights,
+    parse_names,
+    resolve_device,
+)
 from anofpdm.cli.progress import processes
 
 
 def distill(
     model: OwnModel,
-    cohort: Annotated[Path, typer.Argument(help="Prepared cohort. Its lesion masks are not used.")],
-    steps: Annotated[int, typer.Option(min=1, help="Maximum training steps.")] = 3000,
-    minutes: Annotated[float | None, typer.Option(min=0, help="Maximum training time (minutes).")] = None,
-    width: Annotated[int, typer.Option(min=8, help="Channels of the student's first layer; a multiple of 8.")] = 32,
+    cohort: PreparedCohort,
+    steps: Annotated[int, Option(min=1, help="Maximum training steps.")] = 3000,
+    minutes: Annotated[float | None, Option(min=0, help="Maximum training time (minutes).")] = None,
+    width: Annotated[int, Option(min=8, help="Channels of the student's first layer; a multiple of 8.")] = 32,
     neighbours: Annotated[
         str,
-        typer.Option(
+        Option(
             help="Offsets (mm) of neighbouring slices that are further inputs of the student, e.g. -4,4; "
             "auto: one slice on each side; none: no neighbours."
         ),
     ] = "auto",
     modalities: Annotated[
-        str, typer.Option(help="Modalities of the student, e.g. flair,t2. Default: the scored and the optional ones.")
+        str, Option(help="Modalities of the student, e.g. flair,t2. Default: the scored and the optional ones.")
     ] = "",
     optional: Annotated[
         str,
-        typer.Option(help="Modalities that a scan may lack; each is left out in a quarter of the training slices."),
+        Option(help="Modalities that a scan may lack; each is left out in a quarter of the training slices."),
     ] = "",
     thick_slices: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--thick-slices",
             help="Also train on slices averaged as in scans with thicker slices, with the same masks.",
         ),
     ] = False,
     students: Annotated[
         int,
-        typer.Option(
+        Option(
             min=1, max=9, help="Train this number of students first; the saved one is trained on their mean prediction."
         ),
     ] = 1,
-    learning_rate: Annotated[float, typer.Option(help="Maximum learning rate.")] = 1e-3,
+    learning_rate: Annotated[float, Option(help="Maximum learning rate.")] = 1e-3,
     seed: Seed = 0,
     weights: Weights = WeightFormat.FLOAT32,
     batch: Batch = None,
-    precision: Annotated[Precision, typer.Option(help="Precision of the diffusion model.")] = Precision.AUTO,
+    precision: PrecisionOption = Precision.AUTO,
     device: Device = "auto",
 ) -> None:
     """Train a student that segments a slice in a single evaluation, on masks that the model predicts (pseudo-labels).
@@ -101,7 +110,5 @@ def _parse_offsets(text: str) -> tuple[float, ...] | None:
     except ValueError:
         offsets = (0.0,)
     if 0.0 in offsets or not all(map(math.isfinite, offsets)):
-        raise typer.BadParameter(
-            f"{text!r}: use auto, none, or offsets other than 0, e.g. -4,4", param_hint="--neighbours"
-        )
+        raise BadParameter(f"{text!r}: use auto, none, or offsets other than 0, e.g. -4,4", param_hint="--neighbours")
     return offsets

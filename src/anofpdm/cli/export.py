@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from anofpdm.choices import ExportFormat
 from anofpdm.cli.options import Model
@@ -11,8 +11,8 @@ from anofpdm.cli.options import Model
 
 def export(
     model: Model,
-    out: Annotated[Path, typer.Option(help="File (onnx) or new folder (monai).")],
-    to: Annotated[ExportFormat, typer.Option("--format", help="onnx, or monai: a MONAI bundle.")],
+    out: Annotated[Path, Option(help="File (onnx) or new folder (monai).")],
+    to: Annotated[ExportFormat, Option("--format", help="onnx, or monai: a MONAI bundle.")],
 ) -> None:
     """Export the student of a model to run without this package."""
     import torch

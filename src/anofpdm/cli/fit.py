@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Exit, Option
 
 from anofpdm.choices import Layout, Preset, Raw
 from anofpdm.cli import options
@@ -13,34 +13,28 @@ from anofpdm.util.text import printable
 
 
 def fit(
-    src: Annotated[Path, typer.Argument(help="Folder with the scans.")],
-    out: Annotated[Path, typer.Option(help="Folder of the model.")],
-    labels: Annotated[
-        Path | None,
-        typer.Option(
-            help="CSV file (subject,slice,label) of image-level labels. Default: SRC/labels.csv (nifti), or labels "
-            "derived from lesion masks (the other layouts)."
-        ),
-    ] = None,
+    src: Annotated[Path, Argument(help="Folder with the scans.")],
+    out: Annotated[Path, Option(help="Folder of the model.")],
+    labels: options.LabelTable = None,
     layout: Annotated[
-        Layout | None, typer.Option(help="Folder layout of SRC. Default: bids if SRC looks like it, else nifti.")
+        Layout | None, Option(help="Folder layout of SRC. Default: bids if SRC looks like it, else nifti.")
     ] = None,
     split: Annotated[
         Path | None,
-        typer.Option(help="CSV file (patient,split). Default: a fifth of the patients for validation, at random."),
+        Option(help="CSV file (patient,split). Default: a fifth of the patients for validation, at random."),
     ] = None,
     modalities: options.Modalities = "",
-    size: Annotated[int, typer.Option(help="Pixels along each side of a slice, a multiple of 16.")] = 128,
+    size: Annotated[int, Option(help="Pixels along each side of a slice, a multiple of 16.")] = 128,
     raw: options.PreparedRaw = Raw.AUTO,
     keep_isolated: options.KeepIsolated = False,
     fill_labels: options.FillLabels = 0.0,
-    preset: Annotated[Preset, typer.Option(help="Size of the network.")] = Preset.SMALL,
-    steps: Annotated[int | None, typer.Option(min=1, help="Training steps, over all runs. Default: 10,000.")] = None,
+    preset: Annotated[Preset, Option(help="Size of the network.")] = Preset.SMALL,
+    steps: Annotated[int | None, Option(min=1, help="Training steps, over all runs. Default: 10,000.")] = None,
     minutes: Annotated[
-        float | None, typer.Option(min=0, help="Time for all stages (minutes), over all runs, instead of --steps.")
+        float | None, Option(min=0, help="Time for all stages (minutes), over all runs, instead of --steps.")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only check labels, files and split, and estimate the time.")
+        bool, Option("--dry-run", help="Only check labels, files and split, and estimate the time.")
     ] = False,
     score: options.Score = "",
     seed: options.Seed = 0,
@@ -79,10 +73,10 @@ def fit(
     run = Fit(config, local_device, lambda note: print(printable(note), flush=True))
     if dry_run:
         if not run.preview():
-            raise typer.Exit(3)
+            raise Exit(3)
         return
     with progress_bars() as progress:
         result = replace(run, progress=progress).run()
     print(f"model saved in {out}; open {out / 'index.html'}")
     if result.is_partial:
-        raise typer.Exit(3)
+        raise Exit(3)

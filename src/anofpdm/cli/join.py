@@ -3,13 +3,13 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Exit
 
 from anofpdm.cli.output import print_lines, problem_lines
 
 
 def join(
-    out: Annotated[Path, typer.Argument(metavar="DIR", help="Folder that `anofpdm segment` wrote results into.")],
+    out: Annotated[Path, Argument(metavar="DIR", help="Folder that `anofpdm segment` wrote results into.")],
 ) -> None:
     """Write DIR/scans.csv with a row per scan, and check that all parts of an array job are complete (--part)."""
     from anofpdm.segment.join import TABLE, join_results
@@ -20,4 +20,4 @@ def join(
     missing = (f"missing: {what}" for what in joined.missing)
     print_lines(*problem_lines((), joined.failed), *missing, ", ".join(counts))
     if joined.failed or joined.missing:
-        raise typer.Exit(3)
+        raise Exit(3)

@@ -16,23 +16,26 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Exit, Option
 
 from anofpdm import __version__
-from anofpdm.cli.bids import SpacedLists, bids
-from anofpdm.cli.calibrate import calibrate
-from anofpdm.cli.demo import demo
-from anofpdm.cli.distill import distill
-from anofpdm.cli.export import export
-from anofpdm.cli.fit import fit
-from anofpdm.cli.join import join
-from anofpdm.cli.models import models
-from anofpdm.cli.phantom import phantom
-from anofpdm.cli.prepare import prepare
-from anofpdm.cli.score import score
-from anofpdm.cli.segment import segment
-from anofpdm.cli.serve import serve
-from anofpdm.cli.train import train
-from anofpdm.cli.view import view
+from anofpdm.cli import (
+    bids,
+    calibrate,
+    demo,
+    distill,
+    export,
+    fit,
+    join,
+    models,
+    phantom,
+    prepare,
+    score,
+    segment,
+    serve,
+    train,
+    view,
+)
 from anofpdm.errors import AnoFPDMError, OutputError, Terminated
 from anofpdm.util.files import RESUME_HINT, write_error_hint
 from anofpdm.util.memory import REMEDY, check_address_space, is_out_of_memory, keep_freed_memory
@@ -40,29 +43,28 @@ from anofpdm.util.signals import blocked_signals, raise_on_sigterm
 from anofpdm.util.text import printable
 
 COMMANDS: list[Callable[..., None]] = [
-    demo,
-    phantom,
-    fit,
-    prepare,
-    train,
-    calibrate,
-    distill,
-    segment,
-    join,
-    bids,
-    score,
-    view,
-    serve,
-    models,
-    export,
+    demo.demo,
+    phantom.phantom,
+    fit.fit,
+    prepare.prepare,
+    train.train,
+    calibrate.calibrate,
+    distill.distill,
+    segment.segment,
+    join.join,
+    bids.bids,
+    score.score,
+    view.view,
+    serve.serve,
+    models.models,
+    export.export,
 ]
-WITHOUT_TORCH = (join, models, phantom, prepare, score, serve, view)  # of serve, only its workers import it
+# Of `serve`, only the workers import it.
+WITHOUT_TORCH = (join.join, models.models, phantom.phantom, prepare.prepare, score.score, serve.serve, view.view)
 if importlib.util.find_spec("anofpdm.study") is not None:  # the folder of the research harness may be deleted
-    from anofpdm.study.cli.ablate import ablate
-    from anofpdm.study.cli.bench import bench
-    from anofpdm.study.cli.evaluate import evaluate
+    from anofpdm.study.cli import ablate, bench, evaluate
 
-    COMMANDS += [evaluate, ablate, bench]
+    COMMANDS += [evaluate.evaluate, ablate.ablate, bench.bench]
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -74,7 +76,7 @@ def add_command(function: Callable[..., None]) -> None:
     def command(*args: object, **options: object) -> None:
         try:
             keep_freed_memory()
-            if function is not export:
+            if function is not export.export:
                 refuse_file(options.get("out"))
             if function not in WITHOUT_TORCH:
                 check_address_space()
@@ -87,11 +89,11 @@ def add_command(function: Callable[..., None]) -> None:
         except (Exception, KeyboardInterrupt) as problem:
             message, code = _describe(problem)
             if message:
-                hint = f"{RESUME_HINT}, with --resume" if function is train else RESUME_HINT
+                hint = f"{RESUME_HINT}, with --resume" if function is train.train else RESUME_HINT
                 print(f"anofpdm: {printable(message.replace(RESUME_HINT, hint))}", file=sys.stderr)
-            raise typer.Exit(code) from None
+            raise Exit(code) from None
 
-    app.command(cls=SpacedLists if function is bids else None)(command)
+    app.command(cls=bids.SpacedLists if function is bids.bids else None)(command)
 
 
 def refuse_file(out: object) -> None:
@@ -132,13 +134,13 @@ def _nobody_reads() -> bool:
 def _print_version(wanted: bool) -> None:
     if wanted:
         print(f"anofpdm {__version__}")
-        raise typer.Exit
+        raise Exit
 
 
 @app.callback()
 def about(
     _version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+        bool, Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     """Lesion segmentation in brain MRI, trained with image-level labels only. A research tool, not a medical device."""

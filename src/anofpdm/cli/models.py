@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, BadParameter, Option
 
 if TYPE_CHECKING:
     from anofpdm.models.registry import ShippedModel
@@ -15,10 +15,10 @@ LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]*)\)")
 
 
 def models(
-    name: Annotated[str | None, typer.Argument(help="Print the card of this model.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the list as JSON.")] = False,
+    name: Annotated[str | None, Argument(help="Print the card of this model.")] = None,
+    as_json: Annotated[bool, Option("--json", help="Print the list as JSON.")] = False,
     copy: Annotated[
-        Path | None, typer.Option(help="Copy the model to this folder, to calibrate or distill it again.")
+        Path | None, Option(help="Copy the model to this folder, to calibrate or distill it again.")
     ] = None,
 ) -> None:
     """List the models that ship with the package, or print the card of one.
@@ -30,7 +30,7 @@ def models(
 
     if name is None:
         if copy is not None:
-            raise typer.BadParameter("give the name of the model to copy", param_hint="--copy")
+            raise BadParameter("give the name of the model to copy", param_hint="--copy")
         shipped = list(shipped_models().values())
         print(json.dumps([_to_dict(model) for model in shipped], indent=1) if as_json else _table(shipped))
         return

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, BadParameter, Option
 
 from anofpdm.choices import Engine, Precision, Raw, WeightFormat
 
@@ -31,21 +31,21 @@ def _find_model(find: Callable[[str], Path], name: str) -> Path:
     try:
         return find(name)
     except ModelError as problem:
-        raise typer.BadParameter(str(problem)) from None
+        raise BadParameter(str(problem)) from None
 
 
 SHIPPED = "Folder of a trained and calibrated model, or the name of one that ships (anofpdm models)."
-Model = Annotated[Path, typer.Argument(parser=_shipped_or_folder, metavar="MODEL", help=SHIPPED)]
-OptionalModel = Annotated[Path | None, typer.Argument(parser=_shipped_or_folder, metavar="[MODEL]", help=SHIPPED)]
+Model = Annotated[Path, Argument(parser=_shipped_or_folder, metavar="MODEL", help=SHIPPED)]
+OptionalModel = Annotated[Path | None, Argument(parser=_shipped_or_folder, metavar="[MODEL]", help=SHIPPED)]
 OptionalModelOption = Annotated[
-    Path | None, typer.Option("--model", parser=_shipped_or_folder, metavar="MODEL", help=SHIPPED)
+    Path | None, Option("--model", parser=_shipped_or_folder, metavar="MODEL", help=SHIPPED)
 ]
 OwnModel = Annotated[
-    Path, typer.Argument(parser=_writable, metavar="MODEL", help="Folder of a trained model; results are saved in it.")
+    Path, Argument(parser=_writable, metavar="MODEL", help="Folder of a trained model; results are saved in it.")
 ]
 FromModel = Annotated[
     Path | None,
-    typer.Option(
+    Option(
         "--from",
         parser=_shipped_or_folder,
         metavar="MODEL",
@@ -60,21 +60,27 @@ def worker_count(workers: int) -> int:
     return workers or cpu_cores()
 
 
-Workers = Annotated[int, typer.Option(min=0, callback=worker_count, help="Worker processes; 0 means one per CPU core.")]
-Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Random seed.")]
-Score = Annotated[str, typer.Option(help="Scored modalities, e.g. flair,t2. Default: all.")]
-Strengths = Annotated[str, typer.Option(help="Candidate guidance strengths, separated by commas.")]
+Workers = Annotated[int, Option(min=0, callback=worker_count, help="Worker processes; 0 means one per CPU core.")]
+Seed = Annotated[int, Option(min=0, max=2**63 - 1, help="Random seed.")]
+Score = Annotated[str, Option(help="Scored modalities, e.g. flair,t2. Default: all.")]
+Strengths = Annotated[str, Option(help="Candidate guidance strengths, separated by commas.")]
 STRENGTHS = "0,1,2,3,4,5,8,12,20,30"
 PRECISION_HELP = "Arithmetic of the diffusion model. auto: fp16 on a GPU, fp32 on a CPU."
-PrecisionOption = Annotated[Precision, typer.Option(help=PRECISION_HELP)]
-Weights = Annotated[
-    WeightFormat, typer.Option(help="Format of the saved weights. float16: half the size; int8: a quarter.")
-]
+PrecisionOption = Annotated[Precision, Option(help=PRECISION_HELP)]
+Weights = Annotated[WeightFormat, Option(help="Format of the saved weights. float16: half the size; int8: a quarter.")]
 BATCH_HELP = "Slices per batch, halved when memory runs out. Default: 50 on a GPU, 8 on a CPU."
-Batch = Annotated[int | None, typer.Option(min=1, help=BATCH_HELP)]
+Batch = Annotated[int | None, Option(min=1, help=BATCH_HELP)]
+PreparedCohort = Annotated[Path, Argument(help="Prepared cohort. Its lesion masks are not used.")]
+LabelTable = Annotated[
+    Path | None,
+    Option(
+        help="CSV file (subject,slice,label) of image-level labels. Default: SRC/labels.csv (nifti), or labels derived "
+        "from lesion masks (the other layouts)."
+    ),
+]
 KeepIsolated = Annotated[
     bool,
-    typer.Option(
+    Option(
         "--keep-isolated",
         help="Keep labels of the CSV file that differ from those of both adjacent slices. By default they are excluded "
         "from training and validation as probable errors, where slices are at most 3 mm apart.",
@@ -82,7 +88,7 @@ KeepIsolated = Annotated[
 ]
 FillLabels = Annotated[
     float,
-    typer.Option(
+    Option(
         min=0,
         metavar="MM",
         help="Give an unlabelled training or validation slice the label of the labelled slices below and above it, if "
@@ -90,40 +96,38 @@ FillLabels = Annotated[
     ),
 ]
 Modalities = Annotated[
-    str, typer.Option(help="Modalities to use, in this order, e.g. flair,t1. Default: all that are found.")
+    str, Option(help="Modalities to use, in this order, e.g. flair,t1. Default: all that are found.")
 ]
 RAW, DIFFUSION = "Raw studies", "Diffusion engine only"
 PreparedRaw = Annotated[
     Raw,
-    typer.Option(help="Register and skull-strip the series of a scan first. auto: where they have different grids."),
+    Option(help="Register and skull-strip the series of a scan first. auto: where they have different grids."),
 ]
 EngineOption = Annotated[
     Engine,
-    typer.Option(metavar="ENGINE", help="Network: student, diffusion, or auto, the student if the model has one."),
+    Option(metavar="ENGINE", help="Network: student, diffusion, or auto, the student if the model has one."),
 ]
 RawOption = Annotated[
     Raw,
-    typer.Option(
-        help="Register and skull-strip the series of a scan first. auto: where they need it.", rich_help_panel=RAW
-    ),
+    Option(help="Register and skull-strip the series of a scan first. auto: where they need it.", rich_help_panel=RAW),
 ]
-DiffusionBatch = Annotated[int | None, typer.Option(min=1, help=BATCH_HELP, rich_help_panel=DIFFUSION)]
-DiffusionPrecision = Annotated[Precision, typer.Option(help=PRECISION_HELP, rich_help_panel=DIFFUSION)]
+DiffusionBatch = Annotated[int | None, Option(min=1, help=BATCH_HELP, rich_help_panel=DIFFUSION)]
+DiffusionPrecision = Annotated[Precision, Option(help=PRECISION_HELP, rich_help_panel=DIFFUSION)]
 Smallest = Annotated[
     int | None,
-    typer.Option(min=0, metavar="PIXELS", help="Drop components of at most this size (of 128 x 128). Default: 40."),
+    Option(min=0, metavar="PIXELS", help="Drop components of at most this size (of 128 x 128). Default: 40."),
 ]
 
 
 def _inside_0_and_1(probability: float | None) -> float | None:
     if probability is not None and not 0 < probability < 1:
-        raise typer.BadParameter(f"{probability:g} is not above 0 and below 1")
+        raise BadParameter(f"{probability:g} is not above 0 and below 1")
     return probability
 
 
 ThresholdProbability = Annotated[
     float | None,
-    typer.Option(
+    Option(
         callback=_inside_0_and_1,
         metavar="0..1",
         help="Lesion probability from which a pixel belongs to the mask (student engine). Default: 0.5, lower in faint "
@@ -135,16 +139,14 @@ ThresholdProbability = Annotated[
 def _device_name(device: str) -> str:
     """A typo is a usage error, before torch is imported."""
     if not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", device):
-        raise typer.BadParameter(f"{device!r}: use auto, cpu, cuda, cuda:1 or mps")
+        raise BadParameter(f"{device!r}: use auto, cpu, cuda, cuda:1 or mps")
     return device
 
 
-Device = Annotated[
-    str, typer.Option(callback=_device_name, help="auto (a GPU if there is one), cpu, cuda, cuda:1 or mps.")
-]
+Device = Annotated[str, Option(callback=_device_name, help="auto (a GPU if there is one), cpu, cuda, cuda:1 or mps.")]
 Overwrite = Annotated[
     bool,
-    typer.Option(
+    Option(
         "--overwrite", help="Replace results of another model, other options or another input, instead of refusing."
     ),
 ]
@@ -158,9 +160,9 @@ def parse_numbers(text: str, option: str, lowest: int = 0) -> tuple[float, ...]:
     try:
         numbers = tuple(float(word) for word in text.split(","))
     except ValueError:
-        raise typer.BadParameter(f"{text!r}: write numbers, e.g. 0,2,4", param_hint=option) from None
+        raise BadParameter(f"{text!r}: write numbers, e.g. 0,2,4", param_hint=option) from None
     if not all(lowest <= number < float("inf") for number in numbers):
-        raise typer.BadParameter(f"{text!r}: numbers must be at least {lowest}", param_hint=option)
+        raise BadParameter(f"{text!r}: numbers must be at least {lowest}", param_hint=option)
     return numbers
 
 

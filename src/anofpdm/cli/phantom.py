@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from anofpdm.choices import Layout, PhantomKind
 from anofpdm.cli.options import Seed, Workers
@@ -11,14 +11,14 @@ from anofpdm.cli.progress import progress_bars
 
 
 def phantom(
-    out: Annotated[Path, typer.Argument(help="Output folder for the scans.")],
+    out: Annotated[Path, Argument(help="Output folder for the scans.")],
     kind: Annotated[
-        PhantomKind, typer.Option(help="tumour: four modalities in BraTS21 layout. stroke: T1 in ATLAS 2.0 layout.")
+        PhantomKind, Option(help="tumour: four modalities in BraTS21 layout. stroke: T1 in ATLAS 2.0 layout.")
     ],
-    patients: Annotated[int, typer.Option(min=1, help="Number of patients, one scan each.")] = 20,
+    patients: Annotated[int, Option(min=1, help="Number of patients, one scan each.")] = 20,
     seed: Seed = 0,
-    size: Annotated[int, typer.Option(help="Voxels along each side of an axial slice (240 mm).")] = 128,
-    slices: Annotated[int, typer.Option(help="Axial slices per scan (150 mm).")] = 60,
+    size: Annotated[int, Option(help="Voxels along each side of an axial slice (240 mm).")] = 128,
+    slices: Annotated[int, Option(help="Axial slices per scan (150 mm).")] = 60,
     workers: Workers = 0,
 ) -> None:
     """Generate synthetic brain scans with lesions, as NIfTI files for `prepare`. Equal seeds give equal files."""

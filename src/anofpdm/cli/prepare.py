@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, BadParameter, Exit, Option
 
 from anofpdm.choices import Layout, Raw, Split, Template
 from anofpdm.cli import options
@@ -16,46 +16,38 @@ if TYPE_CHECKING:
 
 
 def prepare(
-    layout: Annotated[Layout, typer.Argument(help="Folder layout of SRC.")],
-    src: Annotated[Path, typer.Argument(help="Folder with the scans, at any depth.")],
-    out: Annotated[Path, typer.Argument(help="Output folder for the prepared cohort.")],
+    layout: Annotated[Layout, Argument(help="Folder layout of SRC.")],
+    src: Annotated[Path, Argument(help="Folder with the scans, at any depth.")],
+    out: Annotated[Path, Argument(help="Output folder for the prepared cohort.")],
     split: Annotated[
-        Path | None, typer.Option(help="CSV file (patient,split). Default: a random 75/5/20 split by patient.")
+        Path | None, Option(help="CSV file (patient,split). Default: a random 75/5/20 split by patient.")
     ] = None,
-    labels: Annotated[
-        Path | None,
-        typer.Option(
-            help="CSV file (subject,slice,label) of image-level labels. Default: labels derived from lesion masks; "
-            "nifti: SRC/labels.csv."
-        ),
-    ] = None,
+    labels: options.LabelTable = None,
     keep_isolated: options.KeepIsolated = False,
     fill_labels: options.FillLabels = 0.0,
     unknown_spacing: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--unknown-spacing",
             help="Ignore the distance between slices in the headers, e.g. of converted pictures. The model then counts "
             "slices instead of millimetres, in every scan.",
         ),
     ] = False,
-    size: Annotated[int, typer.Option(help="Pixels along each side of a slice, a multiple of 8.")] = 128,
+    size: Annotated[int, Option(help="Pixels along each side of a slice, a multiple of 8.")] = 128,
     modalities: options.Modalities = "",
     entity: Annotated[
         list[str] | None,
-        typer.Option(help="bids: which of several files to use, e.g. acq=iso. May be given several times."),
+        Option(help="bids: which of several files to use, e.g. acq=iso. May be given several times."),
     ] = None,
     raw: options.PreparedRaw = Raw.AUTO,
-    keep_skull: Annotated[
-        bool, typer.Option("--keep-skull", help="Raw scans: register them, but keep the skull.")
-    ] = False,
+    keep_skull: Annotated[bool, Option("--keep-skull", help="Raw scans: register them, but keep the skull.")] = False,
     template: Annotated[
-        Template, typer.Option(help="Space of the prepared scans. mni152: scans in another space are registered to it.")
+        Template, Option(help="Space of the prepared scans. mni152: scans in another space are registered to it.")
     ] = Template.NONE,
     workers: options.Workers = 0,
     seed: options.Seed = 0,
-    strict: Annotated[bool, typer.Option(help="Stop at the first scan that fails.")] = False,
-    overwrite: Annotated[bool, typer.Option(help="Start from scratch instead of resuming.")] = False,
+    strict: Annotated[bool, Option(help="Stop at the first scan that fails.")] = False,
+    overwrite: Annotated[bool, Option(help="Start from scratch instead of resuming.")] = False,
 ) -> None:
     """Normalise and slice scans, and store slices, labels and splits for fast random access.
 
@@ -86,13 +78,13 @@ def prepare(
         cohort = preparation.prepare(plan, out, workers, strict=strict, overwrite=overwrite, on_progress=progress)
     _print_summary(cohort)
     if cohort.manifest.failed:
-        raise typer.Exit(3)
+        raise Exit(3)
 
 
 def _parse_entities(pairs: list[str]) -> dict[str, str]:
     for pair in pairs:
         if "=" not in pair:
-            raise typer.BadParameter(f"{pair!r}: write it as name=value, for example acq=iso", param_hint="--entity")
+            raise BadParameter(f"{pair!r}: write it as name=value, for example acq=iso", param_hint="--entity")
     return dict(pair.split("=", 1) for pair in pairs)
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, BadParameter, Exit, Option
 
 from anofpdm.cli.options import Workers
 from anofpdm.cli.output import print_lines, print_rows, problem_lines
@@ -23,32 +23,32 @@ def parse_labels(text: str | None, option: str) -> "Labels":
         return None if text is None else "all"
     words = [word.strip() for word in text.split(",")]
     if not all(word.isdecimal() and int(word) > 0 for word in words):
-        raise typer.BadParameter(f"{text!r}: give integers above 0, e.g. 1,2,3, or all", param_hint=option)
+        raise BadParameter(f"{text!r}: give integers above 0, e.g. 1,2,3, or all", param_hint=option)
     return tuple(int(word) for word in words)
 
 
 def score(
-    predicted: Annotated[Path, typer.Argument(help="Predicted mask (NIfTI), or a folder.")],
-    truth: Annotated[Path, typer.Argument(help="True mask (NIfTI), or a folder.")],
+    predicted: Annotated[Path, Argument(help="Predicted mask (NIfTI), or a folder.")],
+    truth: Annotated[Path, Argument(help="True mask (NIfTI), or a folder.")],
     out: Annotated[
-        Path | None, typer.Option(help="Folder for tables (CSV, JSON, Markdown) and a page. Default: none written.")
+        Path | None, Option(help="Folder for tables (CSV, JSON, Markdown) and a page. Default: none written.")
     ] = None,
     pairs: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             help="CSV file (predicted,truth) of files in the two folders. Default: paired by file name, or by subject "
             "and session."
         ),
     ] = None,
     label: Annotated[
         str | None,
-        typer.Option(help="Labels that are lesion, e.g. 1,2,3, or all (above 0). Default: only 0 and 1 are allowed."),
+        Option(help="Labels that are lesion, e.g. 1,2,3, or all (above 0). Default: only 0 and 1 are allowed."),
     ] = None,
     predicted_label: Annotated[
-        str | None, typer.Option(help="The same for predicted masks, if different. Default: as --label.")
+        str | None, Option(help="The same for predicted masks, if different. Default: as --label.")
     ] = None,
     image: Annotated[
-        Path | None, typer.Option(exists=True, help="Image, or folder of images, to show behind the masks on the page.")
+        Path | None, Option(exists=True, help="Image, or folder of images, to show behind the masks on the page.")
     ] = None,
     workers: Workers = 0,
 ) -> None:
@@ -74,7 +74,7 @@ def score(
     if out is not None:
         print_lines(f"scored: {len(report.scans)}, failed: {len(report.failed)}, results in {out}")
     if report.failed:
-        raise typer.Exit(3)
+        raise Exit(3)
 
 
 def print_scores(report: "ScoringReport") -> None:

@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, BadParameter, Exit, Option
 
 from anofpdm.choices import Detector, Engine, Precision, Raw, Split, Threshold
 from anofpdm.cli import options
@@ -14,8 +14,7 @@ from anofpdm.cli.progress import processes
 from anofpdm.util.text import printable
 
 FILES, RAW, DICOM, CLUSTERS, DIFFUSION = (
-    partial(typer.Option, rich_help_panel=panel)
-    for panel in ("Files", options.RAW, "DICOM", "Clusters", options.DIFFUSION)
+    partial(Option, rich_help_panel=panel) for panel in ("Files", options.RAW, "DICOM", "Clusters", options.DIFFUSION)
 )
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ def parse_explain(text: str) -> "Explain":
     if text.strip() == "findings":
         return "findings"
     if not all(number.isdecimal() for number in numbers):
-        raise typer.BadParameter(f"{text}: give findings, or slice numbers, e.g. 70,71")
+        raise BadParameter(f"{text}: give findings, or slice numbers, e.g. 70,71")
     return tuple(int(number) for number in numbers)
 
 
@@ -40,21 +39,21 @@ def segment(
     model: options.Model,
     inputs: Annotated[
         list[str],
-        typer.Argument(
+        Argument(
             help="NIfTI files of a scan (or flair=FILE t2=FILE ...), folders of scans, DICOM, or a prepared cohort."
         ),
     ],
-    out: Annotated[Path, typer.Option(help="Folder for the results, with one subfolder per scan.")],
+    out: Annotated[Path, Option(help="Folder for the results, with one subfolder per scan.")],
     engine: options.EngineOption = Engine.AUTO,
     threshold_probability: options.ThresholdProbability = None,
     smallest: options.Smallest = None,
     explain: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="Show the diffusion model's curves in the report of a student's mask: findings, or slices (70,71)."
         ),
     ] = None,
-    split: Annotated[Split | None, typer.Option(help="Only this split of a prepared cohort.")] = None,
+    split: Annotated[Split | None, Option(help="Only this split of a prepared cohort.")] = None,
     device: options.Device = "auto",
     report: Annotated[bool, FILES(help="Write a report (HTML) of each scan.")] = True,
     pictures: Annotated[bool, FILES(help="Write an overview picture of each scan.")] = True,
@@ -68,7 +67,7 @@ def segment(
     ] = False,
     overwrite: options.Overwrite = False,
     trust_header: Annotated[
-        bool, typer.Option("--trust-header", help="Segment also a scan whose size in its header no head has.")
+        bool, Option("--trust-header", help="Segment also a scan whose size in its header no head has.")
     ] = False,
     raw: options.RawOption = Raw.AUTO,
     brain_mask: Annotated[Path | None, RAW(help="Brain mask (NIfTI) of a single scan.")] = None,
@@ -162,7 +161,6 @@ def segment(
         outputs.SEG_NRRD: seg_nrrd,
         outputs.LABEL_TABLE: label_table,
         outputs.DICOM_SEG: dicom,
-        outputs.DICOM_CAPTURE: dicom,
     }
     segmentation = BatchSegmentation(
         request,
@@ -183,7 +181,7 @@ def segment(
     if world.is_main and share is not None:
         write_part(out, share, [target.subject.name for target in targets], run.failed)
     if run.failed:
-        raise typer.Exit(3)
+        raise Exit(3)
 
 
 def _print_stage(line: str) -> None:

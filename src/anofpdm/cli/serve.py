@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from anofpdm.choices import Engine, Raw
 from anofpdm.cli import options
@@ -13,7 +13,7 @@ from anofpdm.cli.view import Host, Name, Open, Port, SetUp, Token, announce, ins
 def serve(
     model: options.OptionalModel = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for scans and results. Default: one per model, under ~/.local/state.")
+        Path | None, Option(help="Folder for scans and results. Default: one per model, under ~/.local/state.")
     ] = None,
     host: Host = "127.0.0.1",
     port: Port = 8642,
@@ -21,14 +21,12 @@ def serve(
     name: Name = None,
     open_browser: Open = False,
     engine: options.EngineOption = Engine.AUTO,
-    upload_mb: Annotated[int, typer.Option(min=1, help="Maximum upload (MiB), all files of a scan together.")] = 1024,
-    queue: Annotated[
-        int, typer.Option(min=1, help="Maximum number of queued scans; further uploads are refused.")
-    ] = 20,
+    upload_mb: Annotated[int, Option(min=1, help="Maximum upload (MiB), all files of a scan together.")] = 1024,
+    queue: Annotated[int, Option(min=1, help="Maximum number of queued scans; further uploads are refused.")] = 20,
     device: options.Device = "auto",
     set_up: SetUp = False,
     raw: options.RawOption = Raw.AUTO,
-    seed: Annotated[int | None, typer.Option(min=0, help="Noise seed.", rich_help_panel=options.DIFFUSION)] = None,
+    seed: Annotated[int | None, Option(min=0, help="Noise seed.", rich_help_panel=options.DIFFUSION)] = None,
     batch: options.DiffusionBatch = None,
 ) -> None:
     """Segment scans that are uploaded in a browser, one after another, and show the results.

@@ -5,10 +5,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Option
 
 from anofpdm.choices import Noise, Preset, Task, WeightFormat
-from anofpdm.cli.options import Device, FromModel, Weights, resolve_device
+from anofpdm.cli.options import Device, FromModel, PreparedCohort, Weights, resolve_device
 from anofpdm.cli.progress import processes, progress_bars
 from anofpdm.errors import ConfigError
 
@@ -24,32 +24,32 @@ if TYPE_CHECKING:
 
 
 def train(
-    cohort: Annotated[Path, typer.Argument(help="Prepared cohort.")],
-    out: Annotated[Path, typer.Option(help="Folder of the model.")],
-    preset: Annotated[Preset | None, typer.Option(help="Size of the network. Default: small.")] = None,
+    cohort: PreparedCohort,
+    out: Annotated[Path, Option(help="Folder of the model.")],
+    preset: Annotated[Preset | None, Option(help="Size of the network. Default: small.")] = None,
     task: Annotated[
         Task | None,
-        typer.Option(help="What to train for: guided for the method, the others for baselines. Default: guided."),
+        Option(help="What to train for: guided for the method, the others for baselines. Default: guided."),
     ] = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="Stop at this step, counted from the first start.")] = None,
-    minutes: Annotated[float | None, typer.Option(min=0, help="Stop after this time (minutes).")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Resume from the last save in --out.")] = False,
+    steps: Annotated[int | None, Option(min=1, help="Stop at this step, counted from the first start.")] = None,
+    minutes: Annotated[float | None, Option(min=0, help="Stop after this time (minutes).")] = None,
+    resume: Annotated[bool, Option("--resume", help="Resume from the last save in --out.")] = False,
     from_model: FromModel = None,
-    batch: Annotated[int | None, typer.Option(min=1, help="Slices per step, over all processes. Default: 64.")] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="Learning rate after warm-up. Default: 1e-4.")] = None,
+    batch: Annotated[int | None, Option(min=1, help="Slices per step, over all processes. Default: 64.")] = None,
+    learning_rate: Annotated[float | None, Option(help="Learning rate after warm-up. Default: 1e-4.")] = None,
     augment: Annotated[
-        bool | None, typer.Option(help="Augment: mirror, rotate, scale, shift, change brightness. Default: on.")
+        bool | None, Option(help="Augment: mirror, rotate, scale, shift, change brightness. Default: on.")
     ] = None,
     balanced: Annotated[
-        bool | None, typer.Option(help="Equal numbers of healthy and unhealthy slices per batch. Default: off.")
+        bool | None, Option(help="Equal numbers of healthy and unhealthy slices per batch. Default: off.")
     ] = None,
     noise: Annotated[
-        Noise | None, typer.Option(help="Noise to train with; simplex for the AnoDDPM baseline. Default: gaussian.")
+        Noise | None, Option(help="Noise to train with; simplex for the AnoDDPM baseline. Default: gaussian.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, max=2**63 - 1, help="Random seed. Default: 0.")] = None,
+    seed: Annotated[int | None, Option(min=0, max=2**63 - 1, help="Random seed. Default: 0.")] = None,
     device: Device = "auto",
-    save_minutes: Annotated[float, typer.Option(min=0, help="Time between saves (minutes).")] = 5.0,
-    pictures: Annotated[bool, typer.Option(help="Draw samples of the network at every save.")] = True,
+    save_minutes: Annotated[float, Option(min=0, help="Time between saves (minutes).")] = 5.0,
+    pictures: Annotated[bool, Option(help="Draw samples of the network at every save.")] = True,
     weights: Weights = WeightFormat.FLOAT32,
 ) -> None:
     """Train a network on a prepared cohort. Several GPUs: torchrun --nproc-per-node 4 -m anofpdm train ..."""

@@ -6,26 +6,26 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
-Host = Annotated[str, typer.Option(help="Address to listen on. Any address other than loopback requires a token.")]
-Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 chooses a free one.")]
+Host = Annotated[str, Option(help="Address to listen on. Any address other than loopback requires a token.")]
+Port = Annotated[int, Option(min=0, max=65535, help="Port to listen on; 0 chooses a free one.")]
 Token = Annotated[
     str | None,
-    typer.Option(
+    Option(
         envvar="ANOFPDM_TOKEN",
         help="Access token, at least 12 characters. Default: none on loopback, elsewhere generated and printed.",
     ),
 ]
 Name = Annotated[
-    list[str] | None, typer.Option(help="Additional host name that browsers may use, e.g. of a proxy. Repeatable.")
+    list[str] | None, Option(help="Additional host name that browsers may use, e.g. of a proxy. Repeatable.")
 ]
-Open = Annotated[bool, typer.Option("--open/--no-open", help="Open the page in the default browser.")]
-SetUp = Annotated[bool, typer.Option("--set-up", help="Install the volume viewer (niivue) with npm, then exit.")]
+Open = Annotated[bool, Option("--open/--no-open", help="Open the page in the default browser.")]
+SetUp = Annotated[bool, Option("--set-up", help="Install the volume viewer (niivue) with npm, then exit.")]
 
 
 def view(
-    folder: Annotated[Path | None, typer.Argument(metavar="DIR", help="The --out folder of anofpdm segment.")] = None,
+    folder: Annotated[Path | None, Argument(metavar="DIR", help="The --out folder of anofpdm segment.")] = None,
     host: Host = "127.0.0.1",
     port: Port = 8642,
     token: Token = None,

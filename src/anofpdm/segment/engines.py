@@ -94,6 +94,11 @@ class DiffusionEngine:
         return tuple(self.modalities[channel] for channel in self.calibration.settings.channels)
 
     @property
+    def cosine_cut(self) -> float:
+        """Slices are unhealthy at or below it, with the cosine detector."""
+        return self.calibration.cut
+
+    @property
     def healthy_level(self) -> float:
         """Value of the anomaly map that nearly all pixels of healthy slices stay below."""
         return fit_for(self.calibration, self.decision).healthy_threshold or 0.0
@@ -133,6 +138,7 @@ class StudentEngine:
 
     student: Student
     name: ClassVar = Engine.STUDENT
+    cosine_cut: ClassVar = float("nan")
     healthy_level: ClassVar = 0.5
 
     @property

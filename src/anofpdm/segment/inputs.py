@@ -41,7 +41,7 @@ class Target:
     """A scan to segment."""
 
     subject: Subject  # with the modalities of the model only, in their order; optional ones may be missing
-    bids: bool  # whether its results get BIDS names
+    bids: bool = False  # whether its results get BIDS names
     study: "DicomStudy | None" = None  # for DICOM; the images are then the folder or zip until `open`
     notes: tuple[str, ...] = ()  # lines for the user: how files or series were chosen
     brains: dict[str, bytes] = field(default_factory=dict)  # of series whose images were compared (raw/brain.py)
@@ -75,7 +75,7 @@ def find_scan(scan: GivenScan, modalities: InputModalities, raw: Raw) -> Target:
         images = {name.lower(): Path(path) for name, path in scan.items()}
         if len(images) < len(scan):
             raise ScanError(f"{', '.join(scan)}: duplicate modality; give each modality once")
-        return Target(Subject("scan", "scan", images), bids=False)
+        return Target(Subject("scan", "scan", images))
     paths = [str(path) for path in ([scan] if isinstance(scan, str | Path) else scan)]
     if not paths:
         raise CohortError("no file given; give the files of a scan, or its folder")
@@ -183,9 +183,9 @@ def _dicom_target(
     except AnoFPDMError as problem:
         if alone:
             raise
-        return Target(replace(subject, problem=str(problem)), bids=False)
+        return Target(replace(subject, problem=str(problem)))
     subject = replace(subject, images=dict.fromkeys(study.series, path))
-    return Target(subject, bids=False, study=study, notes=study.notes, brains=study.brains)
+    return Target(subject, study=study, notes=study.notes, brains=study.brains)
 
 
 def _layout_targets(source: Source, modalities: InputModalities, where: str, raw: Raw) -> list[Target]:
@@ -193,22 +193,11 @@ def _layout_targets(source: Source, modalities: InputModalities, where: str, raw
     subjects, layout = best_layout(source, modalities, where)
     if any(subject.problem is None for subject in subjects):
         return [Target(subject, bids=layout is Layout.BIDS) for subject in subjects]
-    targets = [] if raw is Raw.NEVER else _targets_by_images(source, modalities)
-    if not targets:
-        raise CohortError(f"{where}: {subjects[0].name}: {subjects[0].problem}")
-    return targets
-
-
-def _targets_by_images(source: Source, modalities: InputModalities) -> list[Target]:
-    """The scan that the files are by their images, if they are one study, and what is no file."""
-    every = scan_files(source)
-    irregular = [path for path in every if describe_irregular(path)]
-    assigned = subject_by_images([path for path in every if path not in irregular], modalities)
+    assigned = None if raw is Raw.NEVER else subject_by_images(scan_files(source), modalities)
     if assigned is None:
-        return []
+        raise CohortError(f"{where}: {subjects[0].name}: {subjects[0].problem}")
     subject, notes, brains = assigned
-    failing = [Target(subject, bids=False) for path in irregular for subject in folder.find_subjects([path])]
-    return [Target(subject, bids=False, notes=notes, brains=brains), *failing]
+    return [Target(subject, notes=notes, brains=brains)]
 
 
 def _explicit_target(assigned: Sequence[str], modalities: InputModalities) -> Target:
@@ -228,7 +217,7 @@ def _explicit_target(assigned: Sequence[str], modalities: InputModalities) -> Ta
     (subject,) = select_modalities([Subject(name, name, files)], modalities)
     if subject.problem:
         raise CohortError(f"{name}: {subject.problem}")
-    return Target(subject, bids=False)
+    return Target(subject)
 
 
 def _cohort_targets(path: Path, modalities: InputModalities, split: str | None) -> list[Target]:

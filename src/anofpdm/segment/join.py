@@ -5,7 +5,7 @@ DIR/parts/3-of-10.json is written at the end of each job: its scans, and those t
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -65,7 +65,7 @@ def write_part(out: Path, part: Part, scans: Sequence[str], failed: Mapping[str,
 
 def join_results(out: Path) -> JoinedResults:
     """Write a table of all results in the folder, and check that every part is complete."""
-    joined = JoinedResults(sorted(_rows(out), key=lambda row: str(row["scan"])))
+    joined = JoinedResults(result_rows(out))
     if not joined.rows and not (out / PARTS).is_dir():
         raise OutputError(f"{out}: no results of `anofpdm segment` in it; check the path")
     _check_parts(out, joined)
@@ -75,8 +75,16 @@ def join_results(out: Path) -> JoinedResults:
     return joined
 
 
-def read_summary(path: Path) -> dict[str, Any]:
-    """Columns of a scan's summary.json."""
+def result_rows(out: Path) -> list[dict[str, Any]]:
+    """Of all results in the folder: columns of the table, by names of scans."""
+    suffix, rows = outputs.bids_suffix(outputs.SUMMARY), []
+    for path in [*out.glob(f"*/{outputs.SUMMARY}"), *out.glob(f"sub-*/**/*{suffix}")]:
+        scan = path.parent.name if path.name == outputs.SUMMARY else path.name.removesuffix(suffix)
+        rows.append({"scan": scan, **_read_summary(path), "folder": path.parent.relative_to(out).as_posix()})
+    return sorted(rows, key=lambda row: str(row["scan"]))
+
+
+def _read_summary(path: Path) -> dict[str, Any]:
     try:
         summary = json.loads(read_regular_file(path))
         settings = summary["settings"]
@@ -89,13 +97,6 @@ def read_summary(path: Path) -> dict[str, Any]:
         }
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
         raise OutputError(f"{path}: damaged ({problem}); remove it and segment the scan again") from None
-
-
-def _rows(out: Path) -> Iterator[dict[str, Any]]:
-    suffix = outputs.bids_suffix(outputs.SUMMARY)
-    for path in [*out.glob(f"*/{outputs.SUMMARY}"), *out.glob(f"sub-*/**/*{suffix}")]:
-        scan = path.parent.name if path.name == outputs.SUMMARY else path.name.removesuffix(suffix)
-        yield {"scan": scan, **read_summary(path), "folder": path.parent.relative_to(out).as_posix()}
 
 
 def _check_parts(out: Path, joined: JoinedResults) -> None:

@@ -23,16 +23,13 @@ from anofpdm.util.files import folder_lock, remove_temporary_files, translate_wr
 from anofpdm.util.memory import REMEDY, is_out_of_memory
 from anofpdm.util.progress import Progress, silent
 
-BIDS_DATASET = {
+BIDS_DERIVATIVE = {  # dataset_description.json
     "Name": "Lesion masks by AnoFPDM",
     "BIDSVersion": "1.9.0",
     "DatasetType": "derivative",
-    "GeneratedBy": [{"Name": "anofpdm", "Version": __version__}],
+    "GeneratedBy": [{"Name": "anofpdm", "Version": __version__, "Description": "Lesion masks in brain MRI"}],
 }
-
-
-FILES = (outputs.OVERVIEW, outputs.REPORT)  # optional ones that are written unless others are chosen
-OF_DICOM = (outputs.DICOM_SEG, outputs.DICOM_CAPTURE)  # written together, for scans that are DICOM
+DEFAULT_FILES = (outputs.OVERVIEW, outputs.REPORT)  # besides those that are always written
 
 
 @dataclass
@@ -56,7 +53,8 @@ class BatchSegmentation:
     request: SegmentRequest
     targets: Sequence[Target]
     out: Path
-    files: Collection[str] = FILES  # optional ones; mask, anomaly map, tables and summary are always written
+    # Optional ones: mask, anomaly map, tables and summary are always written. DICOM_SEG stands for all DICOM files.
+    files: Collection[str] = DEFAULT_FILES
     strict: bool = False  # stop at the first scan that fails
     report_stage: Callable[[str], None] = discard  # receives a line per stage of a raw study
     preparations: Path | None = None  # folder for prepared raw studies, shared by runs; None: in the folder of the scan
@@ -91,7 +89,7 @@ class BatchSegmentation:
             remove_temporary_files(self.out)
         path = self.out / outputs.BIDS_DESCRIPTION
         if any(target.bids for target in self.targets) and not path.is_file():
-            write_atomically(path, json.dumps(BIDS_DATASET, indent=2).encode())
+            write_atomically(path, json.dumps(BIDS_DERIVATIVE, indent=2).encode())
 
     def _run_share(self, targets: Sequence[Target], progress: Progress) -> RunReport:
         report = RunReport()
@@ -141,7 +139,7 @@ class BatchSegmentation:
             report.refused[subject.name] = f"{folder} {conflict}; {self.remedy}"
             raise ConfigError(report.refused[subject.name])
         note = earlier.version_note(settings)
-        wanted = [file for file in self.files if target.study is not None or file not in OF_DICOM]
+        wanted = [file for file in self.files if target.study is not None or file != outputs.DICOM_SEG]
         files = (folder / name(file) for file in (outputs.MASK, outputs.ANOMALY_MAP, *wanted))
         if (note and self.overwrite) or not all(file.is_file() for file in files):
             return False
@@ -171,7 +169,7 @@ class BatchSegmentation:
     def _save(self, target: Target, result: Segmentation, folder: Path, name: Callable[[str], str]) -> None:
         title = target.subject.name
         remove_temporary_files(folder)
-        picture, report = (file in self.files for file in FILES)
+        picture, report = outputs.OVERVIEW in self.files, outputs.REPORT in self.files
         result.save(folder, name, picture=picture, report=report, title=title)
         if outputs.SEG_NRRD in self.files:
             result.save_seg_nrrd(folder, name)

@@ -1,7 +1,7 @@
 """Load a model and segment a scan. The file to read first.
 
-segment_scan.py is the way of a scan in one function: its files are read (read.py; a raw study is registered and
-stripped first) and cut into axial slices. An engine (engines.py) decides on each slice:
+segment_scan.py is the way of a scan in one function: its files are read (a raw study is registered and stripped first)
+and cut into axial slices. An engine (engines.py) decides on each slice:
 
  -  DiffusionEngine, the method of the paper. The diffusion model was trained with one label per slice, healthy or
     unhealthy. Each slice is noised level by level; at each level the model estimates the noise-free slice twice, once
@@ -13,7 +13,7 @@ stripped first) and cut into axial slices. An engine (engines.py) decides on eac
 Anomaly map and mask are then resampled to the grid of the scan and its connected components listed as findings.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Unpack
@@ -133,11 +133,11 @@ class Model:
             request = self.request(**options)
             if options.get("raw") is None and not isinstance(scan, Mapping):  # as on the command line
                 request = replace(request, raw=Raw.AUTO)
-        cache, target = raw_run or StudyCache(), find_scan(scan, request.inputs, request.raw)
-        for note in target.notes:
-            cache.report(note)
-        with target.open() as opened:
-            return segment_scan(opened, request, progress, cache)
+        cache = raw_run or StudyCache()
+        with find_scan(scan, request.inputs, request.raw).open() as target:
+            for note in target.notes:
+                cache.report(note)
+            return segment_scan(target, request, progress, cache)
 
     def request(self, **options: Unpack[SegmentOptions]) -> SegmentRequest:
         """The options with all defaults of this model resolved; for many scans, do it once.
@@ -223,12 +223,14 @@ class Model:
 
     def _describe_modalities(self) -> str:
         if self.student is None:
-            return f"{_join(self.modalities)} needed"
+            return f"{', '.join(self.modalities).upper()} needed"
         config = self.student.config
-        optional = f", {_join(config.optional)} optional" if config.optional else ""
-        same = self.diffusion is None or set(config.needed) == set(self.modalities)
-        diffusion = "" if same else f" (diffusion engine: {_join(self.modalities)} needed)"
-        return f"{_join(config.needed)} needed{optional}{diffusion}"
+        text = f"{', '.join(config.needed).upper()} needed"
+        if config.optional:
+            text += f", {', '.join(config.optional).upper()} optional"
+        if self.diffusion is not None and set(config.needed) != set(self.modalities):
+            text += f" (diffusion engine: {', '.join(self.modalities).upper()} needed)"
+        return text
 
 
 def _parse_explain(explain: Explain) -> Explain:
@@ -240,7 +242,3 @@ def _parse_explain(explain: Explain) -> Explain:
             raise ConfigError(f"explain {explain!r}: give 'findings' or a list of slice numbers")
         return "findings"
     return tuple(sorted({int(number) for number in explain}))
-
-
-def _join(names: Iterable[str]) -> str:
-    return ", ".join(name.upper() for name in names)

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from anofpdm.scans.dicom.read import DicomStudy  # needs pydicom, an optional dependency
 
 FINDING_COLUMNS = ("finding", "volume_ml", "x_mm", "y_mm", "z_mm", "peak", "peak_x_mm", "peak_y_mm", "peak_z_mm")
-
-OF_MASK = (outputs.SEG_NRRD, outputs.DICOM_SEG, outputs.DICOM_CAPTURE)  # further forms of a mask
+OPTIONAL_FILES = (outputs.OVERVIEW, outputs.REPORT, outputs.SEG_NRRD, outputs.DICOM_SEG, outputs.DICOM_CAPTURE)
 MAP_STEPS = 2.0**17  # values of a saved map are multiples of 1 / 131,072
 
 
@@ -46,7 +45,7 @@ class Segmentation:
 
     @property
     def volume_ml(self) -> float:
-        return float(self.mask.sum() * abs(np.linalg.det(self.grid.affine[:3, :3])) / 1000)
+        return float(self.mask.sum() * self.grid.voxel_ml)
 
     @property
     def estimated_dice(self) -> float:
@@ -107,16 +106,17 @@ class Segmentation:
         write_atomically(Path(folder) / name(outputs.LABEL_TABLE), label_table())
 
     def save_dicom(self, study: "DicomStudy", folder: Path, title: str, name: Callable[[str], str] = str) -> None:
-        """Write the mask as DICOM SEG, for each series of a raw study, and the overview as secondary capture."""
+        """Write the overview as secondary capture, and the mask as DICOM SEG, also for each series of a raw study. The
+        SEG of the scan is the last file, so that its presence means completeness."""
         from anofpdm.scans.dicom.seg import FIRST_NUMBER_ON_SERIES, SERIES_NUMBERS, write_capture, write_seg
 
         missing = self.summary[outputs.MISSING_MODALITIES]
+        write_capture(folder / name(outputs.DICOM_CAPTURE), self.overview(title), study, missing)
         for number, series in enumerate(self.series[1:], start=FIRST_NUMBER_ON_SERIES):
             path = folder / name(outputs.on_series(outputs.DICOM_SEG, series.name))
             mask = to_series(self.mask, self.series[0], series) >= 0.5
             write_seg(path, mask, study.only(series.name), number, missing)
         write_seg(folder / name(outputs.DICOM_SEG), self.mask, study, SERIES_NUMBERS[0], missing)
-        write_capture(folder / name(outputs.DICOM_CAPTURE), self.overview(title), study, missing)
 
     def overview(self, title: str, truth: np.ndarray | None = None) -> bytes:
         """PNG with the most affected slices, their maps and masks; with the true lesion, bool [n, H, W], if given."""
@@ -126,9 +126,9 @@ class Segmentation:
 
 def _remove_earlier(folder: Path, name: Callable[[str], str]) -> None:
     """What an earlier run wrote and this one may not write again: the summary first, also files on grids of series."""
-    for file in (outputs.SUMMARY, outputs.OVERVIEW, outputs.REPORT, *OF_MASK):
+    for file in (outputs.SUMMARY, *OPTIONAL_FILES):
         (folder / name(file)).unlink(missing_ok=True)
-    for file in (outputs.MASK, outputs.ANOMALY_MAP, *OF_MASK):
+    for file in (outputs.MASK, outputs.ANOMALY_MAP, outputs.SEG_NRRD, outputs.DICOM_SEG):
         before, after = name(outputs.on_series(file, "\0")).split("\0")
         for path in list(folder.iterdir()):
             if path.name.startswith(before) and path.name.endswith(after):

@@ -5,48 +5,43 @@ given, and what differs from the scans that the model was calibrated or trained 
 import contextlib
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from anofpdm.cohorts.layouts import folder
 from anofpdm.cohorts.store import foreground
 from anofpdm.cohorts.subjects import MASK
-from anofpdm.errors import ContrastWarning, ScanWarning
+from anofpdm.errors import ScanWarning
 from anofpdm.raw.mixed_up import compare_slices, same_contrast, warn_mixed_up
 from anofpdm.scans.findings import Finding
 from anofpdm.scans.plausible import shows_air, warn_cut_top, warn_empty_planes
 from anofpdm.scans.slices import foreground_of
 from anofpdm.segment.engines import EngineSlices
-from anofpdm.segment.read import ReadScan
 from anofpdm.segment.request import SegmentRequest
 from anofpdm.student.typical import TypicalScans, describe_scan
+
+if TYPE_CHECKING:
+    from anofpdm.segment.segment_scan import ReadScan
 
 WIDE_VIEW = 1.05  # times the field of view in training
 LARGEST_LESION = 1 / 3  # of the brain
 USUAL_BRAIN_ML = 1500.0  # where the foreground is more than a brain
 
 
-@dataclass
-class RecordedWarnings:
-    """Scan warnings, recorded for the summary while they are issued."""
-
-    texts: list[str] = field(default_factory=list)  # each once
-    contradicted: bool = False  # an image is another contrast than it was given as
-
-    @contextlib.contextmanager
-    def record(self) -> Iterator[None]:
-        """Record the scan warnings of the block, then issue all its warnings again."""
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", ScanWarning)
-            yield
-        of_scan = [warning for warning in caught if issubclass(warning.category, ScanWarning)]
-        self.texts = list(dict.fromkeys(str(warning.message) for warning in of_scan))
-        self.contradicted = any(issubclass(warning.category, ContrastWarning) for warning in of_scan)
-        for warning in caught:
-            warnings.warn(warning.message, warning.category, stacklevel=4)
+@contextlib.contextmanager
+def record_warnings() -> Iterator[list[ScanWarning]]:
+    """The scan warnings of the block, complete at its end, when all its warnings are issued again."""
+    recorded: list[ScanWarning] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ScanWarning)
+        yield recorded
+    for warning in caught:
+        if isinstance(warning.message, ScanWarning):
+            recorded.append(warning.message)
+        warnings.warn(warning.message, warning.category, stacklevel=4)
 
 
-def check_scan(scan: ReadScan, slices: EngineSlices, findings: Sequence[Finding], request: SegmentRequest) -> None:
+def check_scan(scan: "ReadScan", slices: EngineSlices, findings: Sequence[Finding], request: SegmentRequest) -> None:
     """Names of files, parts that are missing, foreground, contrasts, likeness to the training scans, distance of the
     slices, size of the lesions."""
     _check_names(scan.files)
@@ -79,7 +74,7 @@ def _check_names(files: Mapping[str, Path]) -> None:
             _warn(f"{path}: {problem}; check that no files are mixed up")
 
 
-def _check_kind(scan: ReadScan, slices: EngineSlices, request: SegmentRequest) -> None:
+def _check_kind(scan: "ReadScan", slices: EngineSlices, request: SegmentRequest) -> None:
     """Foreground, contrasts and likeness to the training scans."""
     planes, known, share = scan.planes, request.scans, float(foreground(slices.pixels).mean())
     low, high = known.usual_foreground
