@@ -199,8 +199,8 @@ def print_names(folder: Path) -> None:
     print("| given as | image | patients | reported | as an exchange |\n|---|---|---|---|---|")
     for given, images in NAMED:
         named = [{name: of[image] for name, image in zip(given, images, strict=True)} for of in patients]
-        reported = [mixed_up for mixed_up in map(find_mixed_up, named) if mixed_up is not None]
-        exchanged = sum(mixed_up.exchanged for mixed_up in reported)
+        reported = [wrong for wrong in map(find_mixed_up, named) if wrong]
+        exchanged = sum(set(wrong) == {contrast for contrast, _ in wrong.values()} for wrong in reported)
         print(f"| {', '.join(given)} | {', '.join(images)} | {len(named)} | {len(reported)} | {exchanged} |")
 
 

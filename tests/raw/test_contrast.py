@@ -8,6 +8,8 @@ import pytest
 from anofpdm.errors import ScanError
 from anofpdm.raw.contrast import CONTRASTS, SURE, assign_series, compare_contrasts, describe_series, measure_contrast
 from anofpdm.raw.register import Head
+from anofpdm.raw.unnamed_series import assign_modalities
+from anofpdm.scans.modalities import InputModalities
 from tests.raw.toy_studies import moved_head, random_rigid, thick_grid
 
 SHAPE, SPACING = (100, 110, 50), (2.0, 2.0, 3.0)
@@ -78,3 +80,11 @@ def test_a_series_alone_has_to_be_clear():
 )
 def test_impossible_assignments(series, wanted, known):
     assert assign_series(dict.fromkeys(series, LIKELY["flair"]), wanted, known) == ({}, 0.0)
+
+
+def test_as_many_optional_series_are_assigned_as_are_clear():
+    inputs, either = InputModalities(("flair",), ("t1", "t1ce", "t2")), {**LIKELY["t1"], "t1ce": -0.1}
+    assert assign_modalities(LIKELY, inputs) == {name: name for name in inputs.names}
+    doubtful = {"a": either, "b": LIKELY["flair"], "c": either, "d": LIKELY["t2"]}
+    assert assign_modalities(doubtful, inputs) == {"flair": "b", "t2": "d"}
+    assert assign_modalities({"a": LIKELY["t1"], "b": LIKELY["t2"]}, inputs) == {}

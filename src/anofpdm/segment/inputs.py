@@ -3,7 +3,7 @@
 import contextlib
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,7 +44,6 @@ class Target:
     bids: bool  # whether its results get BIDS names
     study: "DicomStudy | None" = None  # for DICOM; the images are then the folder or zip until `open`
     notes: tuple[str, ...] = ()  # lines for the user: how files or series were chosen
-    brains: dict[str, bytes] = field(default_factory=dict)  # of series whose images were compared (raw/brain.py)
 
     @contextlib.contextmanager
     def open(self) -> Iterator["Target"]:
@@ -185,7 +184,7 @@ def _dicom_target(
             raise
         return Target(replace(subject, problem=str(problem)), bids=False)
     subject = replace(subject, images=dict.fromkeys(study.series, path))
-    return Target(subject, bids=False, study=study, notes=study.notes, brains=study.brains)
+    return Target(subject, bids=False, study=study, notes=study.notes)
 
 
 def _layout_targets(source: Source, modalities: InputModalities, where: str, raw: Raw) -> list[Target]:
@@ -206,9 +205,9 @@ def _targets_by_images(source: Source, modalities: InputModalities) -> list[Targ
     assigned = subject_by_images([path for path in every if path not in irregular], modalities)
     if assigned is None:
         return []
-    subject, notes, brains = assigned
+    subject, notes = assigned
     failing = [Target(subject, bids=False) for path in irregular for subject in folder.find_subjects([path])]
-    return [Target(subject, bids=False, notes=notes, brains=brains), *failing]
+    return [Target(subject, bids=False, notes=notes), *failing]
 
 
 def _explicit_target(assigned: Sequence[str], modalities: InputModalities) -> Target:

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from anofpdm.errors import AnoFPDMError, ScanError
-from anofpdm.raw.series_header import check_header
 from anofpdm.scans.grid import Grid, check_same_grid, on_one_grid
 from anofpdm.scans.modalities import InputModalities
 from anofpdm.scans.nifti import read_grid
+from anofpdm.scans.plausible import check_header
 from anofpdm.viewer.limits import Limits, RequestError
 from anofpdm.viewer.multipart import SERIES
 from anofpdm.viewer.worker import DICOM, adapt_to_web, parse_series_text

@@ -126,7 +126,7 @@ def _segment(model: "Model", request: "SegmentRequest", task: Task, pipe: Connec
     from anofpdm.raw.cache import StudyCache
 
     files: dict[str, str | Path] = {name: Path(file) for name, file in task.files.items()}
-    study, brains = None, dict[str, bytes]()
+    study = None
     if DICOM in files:
         from anofpdm.segment.inputs import read_dicom_study
 
@@ -135,7 +135,7 @@ def _segment(model: "Model", request: "SegmentRequest", task: Task, pipe: Connec
             inputs = replace(request.inputs, advice="")
             study = read_dicom_study(Path(files[DICOM]), inputs, series, request.raw)
             request = request if study.on_one_grid else replace(request, raw=Raw.ALWAYS)
-            files, brains = {**study.convert(Path())}, study.brains
+            files = {**study.convert(Path())}
         except ScanError as error:
             raise ScanError(adapt_to_web(str(error))) from None
 
@@ -145,7 +145,7 @@ def _segment(model: "Model", request: "SegmentRequest", task: Task, pipe: Connec
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ScanWarning)  # they are in the summary
         folder = Path(os.path.relpath(task.out / outputs.PREPARATION))  # recorded: no path of the server
-        raw_run = StudyCache(folder, brains=brains)
+        raw_run = StudyCache(folder)
         result = model.segment(files, request=request, progress=send_progress, raw_run=raw_run)
     result.save(task.out, title=task.title)
     if study is not None:

@@ -2,7 +2,7 @@
 
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from anofpdm.errors import ConfigError, ScanError
@@ -204,51 +204,48 @@ def find_candidates(
 def explain_ignored(every: Sequence[Series], chosen: Mapping[str, Series], optional: Sequence[str]) -> list[str]:
     """A line for each series that was not chosen."""
     others = [series for series in every if series not in chosen.values()]
-    candidates = find_candidates(others, [name for name in optional if name not in chosen], {})
-    lines = []
-    for series in others:
-        problem = _describe_problem(series) if _modality(series, candidates) else ""
-        lines.append(f"{series.label} ignored: {_note(series, others, candidates)}{problem}")
-    return lines
+    usable_as = [name for name in optional if name not in chosen]
+    return [
+        f"{series.label} ignored: {note}{_describe_problem(series) if modality else ''}"
+        for series, modality, note in _explain_uses(others, usable_as, {})
+    ]
 
 
 def preview_lines(every: Sequence[Series], modalities: Sequence[str], override: Mapping[str, str]) -> list[str]:
     """A plain-text table: each series, how it would be used, and why."""
     valid = {name: word for name, word in override.items() if name in modalities}
-    candidates = find_candidates(every, modalities, valid)
     cells = [("series", "description", "size", "mm", "used as", "")]
-    for series in every:
-        label, modality = series.label, _modality(series, candidates)
+    for series, modality, note in _explain_uses(every, modalities, valid):
+        number, spacing = series.label.number, () if series.affine is None else series.grid.spacing_mm
         cells.append((
-            "-" if label.number is None else str(label.number),
-            label.description,
+            "-" if number is None else str(number),
+            series.label.description,
             " x ".join(map(str, series.shape)),
-            "" if series.affine is None else " x ".join(f"{mm:.3g}" for mm in series.grid.spacing_mm),
+            " x ".join(f"{mm:.3g}" for mm in spacing),
             modality or "-",
-            ("chosen with --series" if modality in valid else _note(series, every, candidates))
-            + _describe_problem(series),
+            note + _describe_problem(series),
         ))  # fmt: skip
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)][:-1]
-    return [
-        "  ".join([*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[-1]]).rstrip()
-        for row in cells
-    ]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in cells]
 
 
-def _modality(series: Series, candidates: Mapping[str, Sequence[Series]]) -> str | None:
-    return next((name for name, group in candidates.items() if series in group), None)
-
-
-def _note(series: Series, every: Sequence[Series], candidates: Mapping[str, Sequence[Series]]) -> str:
-    """The reason for or against using a series."""
-    (guessed, note), modality = guess(series.label), _modality(series, candidates)
-    if modality is None:
-        return note if guessed is None else f"{guessed} by {note}, not needed"
-    others = [other for other in candidates[modality] if other is not series]
-    if others:
-        choice = f"--series {modality}={_series_key(series, every)}"
-        note += f"; ambiguous with {_list_series(others)}: choose with {choice}"
-    return note
+def _explain_uses(
+    every: Sequence[Series], modalities: Sequence[str], override: Mapping[str, str]
+) -> Iterator[tuple[Series, str | None, str]]:
+    """Each series, the modality that it would be used as, and the reason for or against."""
+    candidates = find_candidates(every, modalities, override)
+    for series in every:
+        guessed, note = guess(series.label)
+        modality = next((name for name, group in candidates.items() if series in group), None)
+        if modality is None and guessed is not None:
+            note = f"{guessed} by {note}, not needed"
+        if modality in override:
+            note = "chosen with --series"
+        elif modality is not None and len(candidates[modality]) > 1:
+            others = _list_series([other for other in candidates[modality] if other is not series])
+            choice = f"--series {modality}={_series_key(series, every)}"
+            note += f"; ambiguous with {others}: choose with {choice}"
+        yield series, modality, note
 
 
 def _describe_problem(series: Series) -> str:

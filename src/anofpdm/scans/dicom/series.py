@@ -120,7 +120,7 @@ def compute_geometry(frames: Sequence[Frame]) -> tuple[list[Frame], np.ndarray]:
     affine = np.eye(4)
     affine[:3, 0], affine[:3, 1], affine[:3, 2] = cosines[0] * column_mm, cosines[1] * row_mm, step
     affine[:3, 3] = positions.mean(axis=0) - step * (len(frames) - 1) / 2
-    check_affine(affine, "its geometry")
+    check_affine(affine)
     return ordered, TO_RAS @ affine
 
 
