@@ -3,7 +3,6 @@
 import subprocess
 import sys
 
-import nibabel as nib
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,7 +10,6 @@ from hypothesis import strategies as st
 from pydicom.uid import JPEGLSLossless, RLELossless
 from scipy.spatial.transform import Rotation
 
-from anofpdm.scans import read_volume
 from anofpdm.scans.dicom.read import read_study
 from tests import dicom_toys
 from tests.dicom_toys import AXIAL, OBLIQUE, Series
@@ -33,18 +31,6 @@ def check_positions_and_values(series: Series, volume, values=None):
         place = np.linalg.inv(volume.grid.affine) @ (*series.world(column, row, number), 1)
         np.testing.assert_allclose(place, (column, row, place[2].round(), 1), atol=1e-5)
         assert volume.voxels[tuple(place[:3].round().astype(int))] == values[number, row, column]
-
-
-def test_geometry_as_nifti(tmp_path):
-    series = Series(cosines=OBLIQUE, step=-2.5)
-    study = read_study(series.save(tmp_path), FLAIR)
-    files = study.convert(tmp_path)
-    volume = read_volume(files["flair"])
-    check_positions_and_values(series, volume)
-    np.testing.assert_allclose(volume.grid.spacing_mm, (0.9, 1.2, 2.5), atol=1e-6)
-    image = nib.Nifti1Image.from_filename(files["flair"])
-    for affine in (image.affine, image.get_qform(), image.get_sform()):
-        np.testing.assert_allclose(affine, study.grid.affine, atol=1e-4)
 
 
 @settings(max_examples=15)
