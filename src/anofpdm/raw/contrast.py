@@ -137,11 +137,10 @@ def assign_series(
     Every series has another contrast, or none of them; `known` are contrasts that other series of the study have. The
     user's choice of the model is evidence that its modalities are there, except for a series alone.
     """
-    free = [name for name in CONTRASTS if name not in known]
-    if len(series) < len(modalities) or not set(modalities) <= set(free):
-        return {}, 0.0
-    every = enumerate_assignments(series, free)
+    every = enumerate_assignments(series, [name for name in CONTRASTS if name not in known])
     complete = [(given, score) for given, score in every if set(modalities) <= set(given)]
+    if not complete:
+        return {}, 0.0
     scores: dict[tuple[str, ...], float] = {}
     for given, score in complete:
         choice = tuple(given[name] for name in modalities)

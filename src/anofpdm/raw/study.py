@@ -137,9 +137,8 @@ class Study:
             raise ScanError(f"{self.files[first]}: the brain mask is empty; give --brain-mask or --skull-strip")
         outline = cut_planes(self.brain, grid, planes, self.reference_to_scan) >= 0.5
         self.pictures = draw_study(images, outline)
-        for volume in volumes.values():
-            np.clip(volume, 0, None, out=volume)
-            if not self.options.expects.skull:
+        if not self.options.expects.skull:
+            for volume in volumes.values():
                 volume[~self.brain] = 0
         self.scan = Scan(tuple(volumes), tuple(volumes.values()), grid)
 
@@ -189,8 +188,8 @@ class Study:
             voxels, grid = volume.voxels.astype(np.float32), volume.grid
             record |= {"file": path.name, "sha256": file_sha256(path), "shape": list(grid.shape)}
             record["spacing_mm"] = np.round(grid.spacing_mm, 4).tolist()
-            nothing = Head(voxels, np.zeros(voxels.shape, dtype=bool), grid)
-            stage.picture = lambda: draw_brain(f"{name}: no brain found", nothing)
+            head = Head(voxels, np.zeros(voxels.shape, dtype=bool), grid)  # until its brain is found
+            stage.picture = lambda: draw_brain(f"{name}. Blue: brain of {head.volume_ml:.0f} ml", head)
             brain, stage.reused = self.cache.once(
                 f"brain_{name}.nii.gz",
                 self._key(name),
@@ -200,7 +199,6 @@ class Study:
             )
             head = Head(voxels, brain, grid)
             stage.summary = f"brain of {head.volume_ml:.0f} ml"
-            stage.picture = lambda: draw_brain(f"{name}. Blue: {stage.summary}", head)
             check_brain(head, path)
             record["brain_ml"] = round(head.volume_ml, 1)
             with contextlib.suppress(ScanError, ConfigError):  # too few voxels, or nilearn is not installed

@@ -54,8 +54,9 @@ def read_grid(path: Path, display_path: Path | None = None) -> Grid:
     shown = display_path or path
     with _opened(path, shown) as file:
         header, _ = _read_header(file)
+        shape = _shape(header)
         _stored_type(header)
-        return grid_of(header, _shape(header), shown)
+        return grid_of(header, shape, shown)
 
 
 def write_nifti(path: Path, voxels: np.ndarray, where: Grid | np.ndarray) -> None:
@@ -124,7 +125,10 @@ def _read_declared(file: BufferedIOBase) -> tuple[nib.Nifti1Header, tuple[int, i
     if count > MAX_BYTES:
         size = " x ".join(map(str, shape))
         raise ScanError(f"{size} voxels of {stored} are {count >> 20:,} MiB; save it as float32 or smaller")
-    skip = _data_offset(header) - read_so_far
+    offset = float(header["vox_offset"]) or header.single_vox_offset  # some tools write 0 for the default
+    if not header.single_vox_offset <= offset <= MAX_OFFSET:
+        raise ScanError(f"its header lets voxels begin at byte {offset:g}, so it is damaged; copy it again")
+    skip = int(offset) - read_so_far
     if len(file.read(skip)) < skip:
         raise EOFError
     data = file.read(count)
@@ -174,16 +178,6 @@ def _shape(header: nib.Nifti1Header) -> tuple[int, int, int]:
     return declared[0], declared[1], declared[2] if axes > 2 else 1
 
 
-def _data_offset(header: nib.Nifti1Header) -> int:
-    lowest = header.single_vox_offset
-    offset = float(header["vox_offset"])
-    if offset == 0:  # some tools write 0 for the default
-        return int(lowest)
-    if not lowest <= offset <= MAX_OFFSET:
-        raise ScanError(f"its header lets voxels begin at byte {offset:g}, so it is damaged; copy it again")
-    return int(offset)
-
-
 def _stored_type(header: nib.Nifti1Header) -> np.dtype:
     try:
         stored: np.dtype = header.get_data_dtype()
@@ -217,15 +211,11 @@ def _scaled(header: nib.Nifti1Header, voxels: np.ndarray) -> np.ndarray:
     if voxels.dtype.kind == "f":
         with np.errstate(over="ignore"):
             voxels = voxels.astype(np.float32, copy=False)
-        _check_finite(voxels)
+        finite = np.isfinite(voxels).ravel(order="F")  # in the order of the file, hence without a copy
+        if count := finite.size - np.count_nonzero(finite):
+            first = ", ".join(str(index) for index in np.unravel_index(finite.argmin(), voxels.shape, order="F"))
+            raise ScanError(
+                f"{count} voxels are NaN or infinite, the first at voxel ({first}); "
+                "replace them, e.g. with 0 outside the head (fslmaths -nan)"
+            )
     return voxels
-
-
-def _check_finite(voxels: np.ndarray) -> None:
-    finite = np.isfinite(voxels).ravel(order="F")  # in the order of the file, hence without a copy
-    if count := finite.size - np.count_nonzero(finite):
-        first = ", ".join(str(index) for index in np.unravel_index(finite.argmin(), voxels.shape, order="F"))
-        raise ScanError(
-            f"{count} voxels are NaN or infinite, the first at voxel ({first}); "
-            "replace them, e.g. with 0 outside the head (fslmaths -nan)"
-        )

@@ -74,10 +74,6 @@ class AxialPlanes:
         """[i, j, k] as on disk -> [z, y, x] as in the module's docstring; a view, without a copy."""
         return np.asarray(nib.apply_orientation(volume, self._to_axial))
 
-    def to_disk_order(self, axial: np.ndarray) -> np.ndarray:
-        """The inverse of `axial`."""
-        return np.asarray(nib.apply_orientation(axial, self._to_disk))
-
     def to_network(self, planes: np.ndarray) -> np.ndarray:
         """[n, y, x] -> [n, size, size] float32: aspect ratio kept, centred, zeros around."""
         return _apply(self._network_matrix, planes, (self.size, self.size))
@@ -86,7 +82,7 @@ class AxialPlanes:
         """[n, size, size] at these axial positions -> float32 [i, j, k] on the scan's grid, 0 between slices."""
         axial = np.zeros(self.shape, dtype=np.float32)
         axial[np.asarray(indices, dtype=int)] = _apply(self._native_matrix, slices, self.shape[1:])
-        return self.to_disk_order(axial)
+        return np.asarray(nib.apply_orientation(axial, self._to_disk))
 
     @cached_property
     def _network_matrix(self) -> sparse.csr_array:

@@ -164,7 +164,17 @@ def choose(every: Sequence[Series], modalities: InputModalities, override: Mappi
             )
     candidates = find_candidates(every, modalities.names, override)
     for modality in modalities.needed:
-        _check_unique(candidates[modality], modality, every, modalities.explain())
+        matches = candidates[modality]
+        if not matches:
+            raise ScanError(
+                f"no series is {modality} by its name (found: {_list_series(every)}); choose it with "
+                f"--series {modality}=NUMBER (--preview lists all){modalities.explain()}"
+            )
+        if len(matches) > 1:
+            options = " or ".join(f"--series {modality}={_series_key(series, every)}" for series in matches)
+            raise ScanError(
+                f"{len(matches)} series could be {modality}: {_list_series(matches)}; choose one with {options}"
+            )
     for modality in modalities.optional:
         if modality not in override:
             usable = [series for series in candidates[modality] if series.problem is None]
@@ -174,19 +184,6 @@ def choose(every: Sequence[Series], modalities: InputModalities, override: Mappi
         if series is another:
             raise ScanError(f"{series.label} cannot be both {modality} and {other}; choose another with --series")
     return chosen
-
-
-def _check_unique(candidates: Sequence[Series], modality: str, every: Sequence[Series], explained: str) -> None:
-    if not candidates:
-        raise ScanError(
-            f"no series is {modality} by its name (found: {_list_series(every)}); "
-            f"choose it with --series {modality}=NUMBER (--preview lists all){explained}"
-        )
-    if len(candidates) > 1:
-        options = " or ".join(f"--series {modality}={_series_key(series, every)}" for series in candidates)
-        raise ScanError(
-            f"{len(candidates)} series could be {modality}: {_list_series(candidates)}; choose one with {options}"
-        )
 
 
 def find_candidates(

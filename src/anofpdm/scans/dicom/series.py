@@ -51,16 +51,14 @@ def find_series(source: Source) -> list[Series]:
             key = header[0].study, header[0].uid
             labels.setdefault(key, header[0])
             frames.setdefault(key, []).extend(header[1])
-    every = [_series(label, frames[key]) for key, label in labels.items()]
+    every = []
+    for key, label in labels.items():
+        try:
+            _check_alike(frames[key])
+            every.append(Series(label, *compute_geometry(frames[key])))
+        except ScanError as problem:
+            every.append(Series(label, frames[key], None, str(problem)))
     return sorted(every, key=lambda series: (series.label.number is None, series.label.number or 0, series.label.uid))
-
-
-def _series(label: Label, frames: list[Frame]) -> Series:
-    try:
-        _check_alike(frames)
-        return Series(label, *compute_geometry(frames))
-    except ScanError as problem:
-        return Series(label, frames, None, str(problem))
 
 
 def _check_alike(frames: Sequence[Frame]) -> None:
