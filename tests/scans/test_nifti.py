@@ -253,8 +253,8 @@ class TestWrites:
         volume = read_volume(tmp_path / "scan.nii.gz")
         np.testing.assert_array_equal(volume.voxels, toys.head())
         write_nifti(tmp_path / "mask.nii.gz", np.zeros(SHAPE), volume.grid)
-        written = nib.load(tmp_path / "mask.nii.gz")
-        assert type(written) is kind
+        written = kind.from_filename(tmp_path / "mask.nii.gz")
+        assert isinstance(nib.load(tmp_path / "mask.nii.gz"), kind)
         assert written.shape == (*SHAPE, *axes)
         assert not read_volume(tmp_path / "mask.nii.gz", allow_constant=True).voxels.any()
 

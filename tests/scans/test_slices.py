@@ -55,7 +55,7 @@ def test_radiological_convention(codes, spacing):
     assert z - (planes.shape[0] - 1) / 2 == pytest.approx(40 / planes.spacing_mm, abs=1)
     back = planes.to_native(stack, np.arange(len(stack)))
     centres = [apply_affine(affine, ndimage.center_of_mass(volume)) for volume in (ball, back)]
-    np.testing.assert_allclose(*centres, atol=planes.pixel_mm / 2)
+    np.testing.assert_allclose(centres[0], centres[1], atol=planes.pixel_mm / 2)
 
 
 def test_resizing_by_two_is_the_mean_of_four():

@@ -47,7 +47,6 @@ def extracted(monkeypatch):
 
     monkeypatch.setattr(brain, "is_stripped", lambda *_: False)
     monkeypatch.setattr(brain, "extract_brain", extract)
-    monkeypatch.setattr(brain, "_remembered", {})
     return files
 
 

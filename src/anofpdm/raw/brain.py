@@ -9,7 +9,7 @@ import io
 import warnings
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,9 +34,6 @@ INSTALL_HINT = "pip install 'anofpdm[raw]'"
 DARK_QUANTILE, BRIGHT_QUANTILE = 0.005, 0.995  # scaled to 0 and 1
 MARGIN = 0.1  # around the box of the brain, in sizes of the box
 LEAST_OF_PLANE = 0.02  # fraction of a plane that is brain, for the plane to be in the box
-MOST_REMEMBERED = 1000  # brains, some kilobytes each
-
-_remembered: dict[str, bytes] = {}  # packed brains of this process, by the content of the series
 
 
 @dataclass(frozen=True)
@@ -46,6 +43,9 @@ class BrainFinder:
     mask: Path | None = None  # for the series on its grid
     command: Callable[[Path], Volume] | None = None
     method: str = DEEPBET  # for the manifest: what was used, if mask or command are given
+    # Packed brains, some kilobytes each, by the content of the series: a DICOM series that was chosen by its image is
+    # known again after its conversion to NIfTI.
+    extracted: dict[str, bytes] = field(default_factory=dict)
 
     def __call__(self, volume: Volume) -> np.ndarray:
         """bool [i, j, k]"""
@@ -57,21 +57,14 @@ class BrainFinder:
                 return np.asarray(mask.voxels > 0)
         if is_stripped(volume.voxels, volume.grid):
             return np.asarray(ndimage.binary_fill_holes(volume.voxels > 0))
-        return _extract_once(volume)
-
-
-def _extract_once(volume: Volume) -> np.ndarray:
-    """A series that was chosen by its image is recognised by its content, also after its conversion from DICOM."""
-    layout = f"{volume.voxels.shape} {nib.aff2axcodes(volume.grid.affine)}"
-    values = np.ascontiguousarray(volume.voxels, dtype=np.float32)
-    content = hashlib.sha256(layout.encode() + values.tobytes()).hexdigest()
-    if content not in _remembered:
-        brain = extract_brain(volume.voxels, volume.grid, volume.path)
-        if len(_remembered) == MOST_REMEMBERED:
-            _remembered.clear()
-        _remembered[content] = zlib.compress(np.packbits(brain).tobytes())
-    packed = np.frombuffer(zlib.decompress(_remembered[content]), np.uint8)
-    return np.unpackbits(packed, count=volume.voxels.size).reshape(volume.voxels.shape).astype(bool)
+        layout = f"{volume.voxels.shape} {nib.aff2axcodes(volume.grid.affine)}"
+        values = np.ascontiguousarray(volume.voxels, dtype=np.float32)
+        content = hashlib.sha256(layout.encode() + values.tobytes()).hexdigest()
+        if content not in self.extracted:
+            brain = extract_brain(volume.voxels, volume.grid, volume.path)
+            self.extracted[content] = zlib.compress(np.packbits(brain).tobytes())
+        packed = np.frombuffer(zlib.decompress(self.extracted[content]), np.uint8)
+        return np.unpackbits(packed, count=volume.voxels.size).reshape(volume.voxels.shape).astype(bool)
 
 
 @cache

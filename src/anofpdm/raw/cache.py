@@ -7,7 +7,7 @@ not match and is computed again.
 import contextlib
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -41,6 +41,7 @@ class StudyCache:
     report: Callable[[str], None] = discard
     progress: Progress = silent
     keep_series: bool = True  # also the registered series; else only what is slow to compute again, and pictures
+    brains: dict[str, bytes] = field(default_factory=dict)  # extracted earlier in this run (BrainFinder.extracted)
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:

@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from anofpdm.errors import ScanError
+from anofpdm.raw.brain import BrainFinder
 from anofpdm.raw.unnamed_series import assign_by_image
 from anofpdm.scans.dicom.match import UNNAMED, find_candidates, guess
 from anofpdm.scans.dicom.read import read_series
@@ -14,7 +15,11 @@ from anofpdm.scans.plausible import check_header
 
 
 def choose_by_image(
-    path: Path, series: Sequence[Series], modalities: InputModalities, override: Mapping[str, str]
+    find_brain: BrainFinder,
+    path: Path,
+    series: Sequence[Series],
+    modalities: InputModalities,
+    override: Mapping[str, str],
 ) -> dict[str, str]:
     """UIDs of DICOM series for modalities that no series has by its name."""
     given = {name: word for name, word in override.items() if name in modalities.names}
@@ -26,7 +31,7 @@ def choose_by_image(
     remedy = f"choose with {' '.join(f'--series {name}=NUMBER' for name in missing.needed)} (--preview lists all)"
     readers = {uid: partial(read_series, path, scan) for uid, scan in unnamed.items()}
     try:
-        return assign_by_image(readers, missing, tuple(known), remedy)
+        return assign_by_image(find_brain, readers, missing, tuple(known), remedy)
     except ScanError as problem:
         text = str(problem)
         for uid, scan in unnamed.items():

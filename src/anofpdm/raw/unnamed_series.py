@@ -17,7 +17,11 @@ MOST_SERIES = 12  # of one study
 
 
 def assign_by_image(
-    series: Mapping[str, Callable[[], Volume]], modalities: InputModalities, known: Sequence[str], remedy: str
+    find_brain: BrainFinder,
+    series: Mapping[str, Callable[[], Volume]],
+    modalities: InputModalities,
+    known: Sequence[str],
+    remedy: str,
 ) -> dict[str, str]:
     """Modality to series, of functions that read series by name; as many optional modalities as the images give.
 
@@ -28,7 +32,7 @@ def assign_by_image(
     if not 0 < len(modalities.needed) <= len(series) <= MOST_SERIES:
         return {}
     try:
-        likelihoods = {name: _compare_image(read()) for name, read in series.items()}
+        likelihoods = {name: _compare_image(read(), find_brain) for name, read in series.items()}
     except ConfigError:
         return {}
     if assigned := assign_modalities(likelihoods, modalities, known):
@@ -49,7 +53,7 @@ def assign_modalities(
     return {}
 
 
-def _compare_image(volume: Volume) -> dict[str, float]:
+def _compare_image(volume: Volume, find_brain: BrainFinder) -> dict[str, float]:
     check_header(volume.grid, volume.path)
-    head = Head(volume.voxels.astype(np.float32), BrainFinder()(volume), volume.grid)
+    head = Head(volume.voxels.astype(np.float32), find_brain(volume), volume.grid)
     return compare_contrasts(measure_contrast(head))

@@ -3,7 +3,8 @@
 import contextlib
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from anofpdm.cohorts.store import open_cohort
 from anofpdm.cohorts.subjects import Source, Subject, is_nifti_name, normalise_name
 from anofpdm.cohorts.writer import MANIFEST
 from anofpdm.errors import AnoFPDMError, CohortError, ScanError
+from anofpdm.raw.brain import BrainFinder
 from anofpdm.scans.dicom.source import holds_dicom, is_zip
 from anofpdm.scans.modalities import InputModalities, as_inputs
 from anofpdm.scans.plausible import DICOM_HEADER, NIFTI_HEADER
@@ -44,6 +46,7 @@ class Target:
     bids: bool  # whether its results get BIDS names
     study: "DicomStudy | None" = None  # for DICOM; the images are then the folder or zip until `open`
     notes: tuple[str, ...] = ()  # lines for the user: how files or series were chosen
+    brains: dict[str, bytes] = field(default_factory=dict)  # of series whose images were compared (raw/brain.py)
 
     @contextlib.contextmanager
     def open(self) -> Iterator["Target"]:
@@ -162,12 +165,12 @@ def _is_dicom(path: Path) -> bool:
 
 
 def read_dicom_study(
-    path: Path, modalities: InputModalities, series: Mapping[str, str] | None, raw: Raw
+    path: Path, modalities: InputModalities, series: Mapping[str, str] | None, raw: Raw, find_brain: BrainFinder
 ) -> "DicomStudy":
     from anofpdm.raw.unnamed_dicom import choose_by_image
     from anofpdm.scans.dicom.read import read_study
 
-    return read_study(path, modalities, series, None if raw is Raw.NEVER else choose_by_image)
+    return read_study(path, modalities, series, None if raw is Raw.NEVER else partial(choose_by_image, find_brain))
 
 
 def _dicom_target(
@@ -177,14 +180,15 @@ def _dicom_target(
     folder_name = path.name if path.name not in INVALID_NAMES else path.resolve().name
     name = normalise_name(Path(folder_name).stem if path.is_file() else folder_name) or "scan"
     subject = Subject(name, name, dict.fromkeys(modalities.names, path))
+    find_brain = BrainFinder()
     try:
-        study = read_dicom_study(path, modalities, series, raw)
+        study = read_dicom_study(path, modalities, series, raw, find_brain)
     except AnoFPDMError as problem:
         if alone:
             raise
         return Target(replace(subject, problem=str(problem)), bids=False)
     subject = replace(subject, images=dict.fromkeys(study.series, path))
-    return Target(subject, bids=False, study=study, notes=study.notes)
+    return Target(subject, bids=False, study=study, notes=study.notes, brains=find_brain.extracted)
 
 
 def _layout_targets(source: Source, modalities: InputModalities, where: str, raw: Raw) -> list[Target]:
@@ -202,12 +206,13 @@ def _targets_by_images(source: Source, modalities: InputModalities) -> list[Targ
     """The scan that the files are by their images, if they are one study, and what is no file."""
     every = scan_files(source)
     irregular = [path for path in every if describe_irregular(path)]
-    assigned = subject_by_images([path for path in every if path not in irregular], modalities)
+    find_brain = BrainFinder()
+    assigned = subject_by_images([path for path in every if path not in irregular], modalities, find_brain)
     if assigned is None:
         return []
     subject, notes = assigned
     failing = [Target(subject, bids=False) for path in irregular for subject in folder.find_subjects([path])]
-    return [Target(subject, bids=False, notes=notes), *failing]
+    return [Target(subject, bids=False, notes=notes, brains=find_brain.extracted), *failing]
 
 
 def _explicit_target(assigned: Sequence[str], modalities: InputModalities) -> Target:

@@ -94,7 +94,7 @@ def read(files: Mapping[str, Path], request: SegmentRequest, cache: StudyCache) 
         return ReadScan(scan, used, request.scans.size)
     brain = request.brain
     command = None if brain.command is None else brain.run
-    finder = BrainFinder(brain.mask, command, brain.description() or DEEPBET)
+    finder = BrainFinder(brain.mask, command, brain.description() or DEEPBET, cache.brains)
     study = Study(used, study_options(request), cache, finder).prepare()
     return ReadScan(study.scan, used, request.scans.size, study)
 

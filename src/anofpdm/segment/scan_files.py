@@ -10,6 +10,7 @@ from anofpdm.choices import Layout
 from anofpdm.cohorts.layouts import bids, brats, folder
 from anofpdm.cohorts.subjects import MASK, Source, Subject, nifti_files, normalise_name, with_modalities
 from anofpdm.errors import CohortError, ScanError
+from anofpdm.raw.brain import BrainFinder
 from anofpdm.scans import read_volume
 from anofpdm.scans.modalities import InputModalities, as_inputs
 
@@ -90,7 +91,9 @@ def select_modalities(
     return with_modalities(named, wanted, remedy=remedy or assignment_hint(wanted))
 
 
-def subject_by_images(files: Sequence[Path], modalities: InputModalities) -> tuple[Subject, tuple[str, ...]] | None:
+def subject_by_images(
+    files: Sequence[Path], modalities: InputModalities, find_brain: BrainFinder
+) -> tuple[Subject, tuple[str, ...]] | None:
     """One scan, some of whose names do not give their contrast; lines on the files that were chosen by their images.
     None where the files cannot be of one study.
 
@@ -104,7 +107,8 @@ def subject_by_images(files: Sequence[Path], modalities: InputModalities) -> tup
     where = unnamed[0].parent
     readers = {path.name: partial(read_volume, path) for path in unnamed}
     try:
-        assigned = assign_by_image(readers, modalities.without(named), tuple(named), assignment_hint(modalities))
+        missing, hint = modalities.without(named), assignment_hint(modalities)
+        assigned = assign_by_image(find_brain, readers, missing, tuple(named), hint)
     except ScanError as problem:
         raise CohortError(f"{where}: {problem}") from None
     if not assigned:

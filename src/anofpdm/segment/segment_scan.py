@@ -30,7 +30,8 @@ def segment_scan(target: Target, request: SegmentRequest, progress: Progress, ca
     start, warned, request = time.perf_counter(), RecordedWarnings(), request_for(target, request)
     preparing = portion(progress, 0, PREPARATION_PORTION)
     with warned.record():
-        scan = read(target.subject.images, request, replace(cache, progress=preparing))
+        cache = replace(cache, progress=preparing, brains={**cache.brains, **target.brains})
+        scan = read(target.subject.images, request, cache)
         slices = scan.cut(request.scans.expects.nominal_slice_mm)
         if scan.study is not None:
             progress = portion(progress, PREPARATION_PORTION, 1 - PREPARATION_PORTION)

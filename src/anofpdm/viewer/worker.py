@@ -123,17 +123,18 @@ def _run_task(model: "Model", request: "SegmentRequest", task: Task, pipe: Conne
 
 
 def _segment(model: "Model", request: "SegmentRequest", task: Task, pipe: Connection) -> None:
+    from anofpdm.raw.brain import BrainFinder
     from anofpdm.raw.cache import StudyCache
 
     files: dict[str, str | Path] = {name: Path(file) for name, file in task.files.items()}
-    study = None
+    study, find_brain = None, BrainFinder()
     if DICOM in files:
         from anofpdm.segment.inputs import read_dicom_study
 
         try:
             series = parse_series_text(task.series)
             inputs = replace(request.inputs, advice="")
-            study = read_dicom_study(Path(files[DICOM]), inputs, series, request.raw)
+            study = read_dicom_study(Path(files[DICOM]), inputs, series, request.raw, find_brain)
             request = request if study.on_one_grid else replace(request, raw=Raw.ALWAYS)
             files = {**study.convert(Path())}
         except ScanError as error:
@@ -145,7 +146,7 @@ def _segment(model: "Model", request: "SegmentRequest", task: Task, pipe: Connec
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ScanWarning)  # they are in the summary
         folder = Path(os.path.relpath(task.out / outputs.PREPARATION))  # recorded: no path of the server
-        raw_run = StudyCache(folder)
+        raw_run = StudyCache(folder, brains=find_brain.extracted)
         result = model.segment(files, request=request, progress=send_progress, raw_run=raw_run)
     result.save(task.out, title=task.title)
     if study is not None:
