@@ -58,9 +58,13 @@ def test_radiological_convention(codes, spacing):
     np.testing.assert_allclose(centres[0], centres[1], atol=planes.pixel_mm / 2)
 
 
+def plain_planes(shape: tuple[int, int, int], size: int) -> AxialPlanes:
+    return planes_of(toys.affine_of("LPS", shape=shape), shape, size)
+
+
 def test_resizing_by_two_is_the_mean_of_four():
     shape = (16, 16, 3)
-    planes = planes_of(toys.affine_of("LPS", shape=shape), shape, 8)
+    planes = plain_planes(shape, 8)
     image = np.random.default_rng(0).random((3, 16, 16)).astype(np.float32)
     mean_of_four = image.reshape(3, 8, 2, 8, 2).mean(axis=(2, 4))
     np.testing.assert_allclose(planes.to_network(image), mean_of_four, rtol=1e-5)
@@ -69,11 +73,11 @@ def test_resizing_by_two_is_the_mean_of_four():
 def test_enlarging_is_linear():
     """A ramp stays a ramp, in both directions, away from the border."""
     shape = (20, 20, 2)
-    planes = planes_of(toys.affine_of("LPS", shape=shape), shape, 47)
+    planes = plain_planes(shape, 47)
     ramp = np.tile(np.arange(20, dtype=np.float32), (2, 20, 1))
     large = planes.to_network(ramp)[0, 20]
     np.testing.assert_allclose(np.diff(large)[3:-3], 20 / 47, rtol=1e-4)
-    tiny = planes_of(toys.affine_of("LPS", shape=shape), shape, 10)
+    tiny = plain_planes(shape, 10)
     small = np.tile(np.arange(10, dtype=np.float32), (2, 10, 1))
     back = tiny.axial(tiny.to_native(small, [0, 1]))[0, 10]
     np.testing.assert_allclose(np.diff(back)[1:-1], 0.5, rtol=1e-4)
@@ -81,7 +85,7 @@ def test_enlarging_is_linear():
 
 def test_aspect_ratio_is_kept_by_padding():
     shape = (40, 20, 3)  # twice as wide (x) as deep (y)
-    planes = planes_of(toys.affine_of("LPS", shape=shape), shape, 40)
+    planes = plain_planes(shape, 40)
     resized = planes.to_network(np.ones((3, 20, 40), np.float32))[0]
     expected = np.zeros((40, 40))
     expected[10:30] = 1
@@ -113,7 +117,7 @@ def test_slices_with_little_foreground_are_skipped():
 
 def test_masks_are_thresholded_at_half_a_pixel():
     shape = (4, 4, 2)
-    planes = planes_of(toys.affine_of("LPS", shape=shape), shape, 2)
+    planes = plain_planes(shape, 2)
     mask = np.zeros(shape, np.uint8)
     mask[0, 0, 0] = mask[1, 0, 0] = 4  # half of the first pixel, any label
     mask[3, 3, 0] = 1  # a quarter of the last
