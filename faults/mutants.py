@@ -27,8 +27,8 @@ MUTANTS = (
     ),
     (
         "scans/slices.py",
-        "* (1, -1, -1)",
-        "* (1, -1, 1)",
+        'axcodes2ornt("SPL")',
+        'axcodes2ornt("SPR")',
         "scans/test_slices.py",
     ),
     (

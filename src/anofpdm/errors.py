@@ -1,5 +1,7 @@
 """Errors and warnings for the user: what is wrong, where, and what to do about it."""
 
+import warnings
+
 
 class AnoFPDMError(Exception):
     """An error that the user can fix. The command line prints it as one line, without a traceback."""
@@ -58,3 +60,7 @@ class ScanWarning(UserWarning):
 
 class ContrastWarning(ScanWarning):
     """An image that contradicts the modality it was given as; its mask is not rated."""
+
+
+def warn_scan(text: str) -> None:
+    warnings.warn(text, ScanWarning, stacklevel=3)

@@ -1,13 +1,12 @@
 """Brain extraction on a head whose brain is known: the average brain inside a drawn skull and scalp."""
 
 import importlib.util
-import sys
 
 import numpy as np
 import pytest
 from scipy import ndimage
 
-from anofpdm.errors import ConfigError, ScanError
+from anofpdm.errors import ScanError
 from anofpdm.raw import brain
 from anofpdm.raw.linknet import predict_brain
 from anofpdm.raw.template import load_template
@@ -53,10 +52,3 @@ def test_without_a_head_no_brain_is_found():
     flat[0, 0, 0] = 1
     with pytest.raises(ScanError, match="no brain found"):
         brain.extract_brain(flat, grid, "bottle.nii.gz")
-
-
-def test_the_error_names_the_extra(monkeypatch):
-    monkeypatch.setitem(sys.modules, "deepbet", None)
-    brain.load_networks.cache_clear()
-    with pytest.raises(ConfigError, match=r"pip install 'anofpdm\[raw\]'"):
-        brain.load_networks()

@@ -1,11 +1,11 @@
 """Stored stages are used only if they are intact and of the same input; runs that share a folder take turns."""
 
-import multiprocessing
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from anofpdm.raw.cache import MANIFEST, StudyCache
+from anofpdm.raw.cache import FORMAT, MANIFEST, StudyCache
 
 FILE, KEY = "t2_to_flair.txt", {"series": ["a" * 64], "method": "phantom"}
 
@@ -35,9 +35,9 @@ def test_a_stage_is_found_again_unless_its_input_differs(folder):
 
 @pytest.mark.parametrize(
     ("file", "text"),
-    [(FILE, ""), (FILE, "another transform"), (MANIFEST, ""), (MANIFEST, "[]"), (MANIFEST, "{"),
-     (MANIFEST, '{"format": 1, "stages": {}}'), (MANIFEST, '{"format": 2, "stages": []}'),
-     (MANIFEST, '{"format": 2, "stages": {"t2_to_flair.txt": 1}}')],
+    [(FILE, "another transform"), (MANIFEST, "[]"), (MANIFEST, "{"),
+     (MANIFEST, f'{{"format": {FORMAT}, "stages": []}}'),
+     (MANIFEST, f'{{"format": {FORMAT}, "stages": {{"{FILE}": 1}}}}')],
 )  # fmt: skip
 def test_what_is_damaged_is_computed_again(folder, file, text):
     (folder / file).write_text(text)
@@ -45,20 +45,18 @@ def test_what_is_damaged_is_computed_again(folder, file, text):
     assert stage_of(folder, result="newer") == ("new", True)
 
 
-def hold(folder, seconds):
-    with StudyCache(folder).locked():
-        time.sleep(seconds)
-        (folder / "done").touch()
-
-
 def test_a_second_run_waits_and_reports_it(tmp_path):
-    process = multiprocessing.get_context("spawn").Process(target=hold, args=(tmp_path, 1.0))
-    process.start()
-    while not (tmp_path / ".lock").exists():
-        time.sleep(0.01)
-    time.sleep(0.1)
     lines: list[str] = []
-    with StudyCache(tmp_path, lines.append).locked():
-        assert (tmp_path / "done").exists()
+
+    def wait() -> bool:
+        with StudyCache(tmp_path, lines.append).locked():
+            return (tmp_path / "done").exists()
+
+    with ThreadPoolExecutor() as pool:
+        with StudyCache(tmp_path).locked():
+            second = pool.submit(wait)
+            while not lines:
+                time.sleep(0.01)
+            (tmp_path / "done").touch()
+        assert second.result()
     assert lines == [f"waiting for another run that writes to {tmp_path}"]
-    process.join()

@@ -1,52 +1,32 @@
 """Contrasts by the image: measures that do not depend on scale and position, assignments that are refused in doubt."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from anofpdm.errors import ScanError
-from anofpdm.raw.contrast import CONTRASTS, SURE, assign_series, compare_contrasts, describe_series, measure_contrast
-from anofpdm.raw.register import Head
+from anofpdm.raw.contrast import CONTRASTS, SURE, assign_series, describe_series, measure_contrast
+from anofpdm.raw.unnamed_series import assign_modalities
+from anofpdm.scans.modalities import InputModalities
 from tests.raw.toy_studies import moved_head, random_rigid, thick_grid
 
 SHAPE, SPACING = (100, 110, 50), (2.0, 2.0, 3.0)
 LIKELY = {name: {other: 0.0 if other == name else -6.0 for other in CONTRASTS} for name in CONTRASTS}
 
 
-def head_of(contrast, matrix=None, seed=3):
-    matrix = np.eye(4) if matrix is None else matrix
-    return moved_head(contrast, matrix, thick_grid(matrix, SPACING, SHAPE), seed)
-
-
-def test_measures_do_not_depend_on_scale_and_position():
-    head = head_of("t2")
-    measured = measure_contrast(head)
-    scaled = Head(37 * head.voxels, head.brain, head.grid)
-    np.testing.assert_allclose(measure_contrast(scaled), measured, atol=1e-4)
-    movement = random_rigid(np.random.default_rng(0), 10.0, 30.0)
-    np.testing.assert_allclose(measure_contrast(head_of("t2", movement)), measured, atol=0.15)
-
-
-def test_hardly_any_brain_is_refused():
-    head = head_of("t2")
-    with pytest.raises(ScanError, match="too few voxels"):
-        measure_contrast(Head(head.voxels, np.zeros_like(head.brain), head.grid))
-
-
 PAIR = ("flair", "t2")
 
 
-def test_the_series_of_a_phantom_are_told_apart():
-    measured = {name: measure_contrast(head_of(name, seed=5)) for name in CONTRASTS}
-    assert max(measured, key=lambda name: measured[name][6]) == "t2"  # in the middle of the brain, fluid is bright
-    for given in (PAIR, ("t1", "flair", "t2"), CONTRASTS):
-        series = {f"series {name}": compare_contrasts(measured[name]) for name in given}
-        pair, probability = assign_series(series, PAIR)
-        assert probability >= SURE
-        assert pair == {name: f"series {name}" for name in PAIR}
-        # T1 before and after contrast agent differ little: right, but not sure
-        assert assign_series(series, given)[0] == {name: f"series {name}" for name in given}
+def test_measures_do_not_depend_on_scale_and_position():
+    movement = random_rigid(np.random.default_rng(0), 10.0, 30.0)
+    head, moved = (moved_head("t2", matrix, thick_grid(matrix, SPACING, SHAPE)) for matrix in (np.eye(4), movement))
+    measured = measure_contrast(head)
+    np.testing.assert_allclose(measure_contrast(replace(head, voxels=37 * head.voxels)), measured, atol=1e-4)
+    np.testing.assert_allclose(measure_contrast(moved), measured, atol=0.15)
+    with pytest.raises(ScanError, match="too few voxels"):
+        measure_contrast(replace(head, brain=np.zeros_like(head.brain)))
 
 
 def test_probability_by_enumeration():
@@ -58,10 +38,12 @@ def test_probability_by_enumeration():
     assert probability == pytest.approx(np.exp(-2.5) / np.exp(scores).sum())
 
 
-def test_doubtful_assignments_are_not_sure():
+def test_doubtful_and_impossible_assignments_are_not_sure():
     assert assign_series({"a": LIKELY["flair"], "b": LIKELY["t2"], "c": LIKELY["t2"]}, PAIR)[1] < 0.6
     # If there is a FLAIR at all, it is the first; but rather there is none.
     assert assign_series({"a": LIKELY["t1"], "b": LIKELY["t2"]}, PAIR)[1] == 0
+    for given, wanted, known in (("a", PAIR, ()), ("ab", ("flair", "pd"), ()), ("ab", ("flair",), ("flair",))):
+        assert assign_series(dict.fromkeys(given, LIKELY["flair"]), wanted, known) == ({}, 0.0)
 
 
 def test_a_series_alone_has_to_be_clear():
@@ -73,8 +55,9 @@ def test_a_series_alone_has_to_be_clear():
     assert describe_series({"a": strange, "b": LIKELY["t2"]}) == "a: none of them, b: t2"
 
 
-@pytest.mark.parametrize(
-    ("series", "wanted", "known"), [("a", PAIR, ()), ("ab", ("flair", "pd"), ()), ("ab", ("flair",), ("flair",))]
-)
-def test_impossible_assignments(series, wanted, known):
-    assert assign_series(dict.fromkeys(series, LIKELY["flair"]), wanted, known) == ({}, 0.0)
+def test_as_many_optional_series_are_assigned_as_are_clear():
+    inputs, either = InputModalities(("flair",), ("t1", "t1ce", "t2")), {**LIKELY["t1"], "t1ce": -0.1}
+    assert assign_modalities(LIKELY, inputs) == {name: name for name in inputs.names}
+    doubtful = {"a": either, "b": LIKELY["flair"], "c": either, "d": LIKELY["t2"]}
+    assert assign_modalities(doubtful, inputs) == {"flair": "b", "t2": "d"}
+    assert assign_modalities({"a": LIKELY["t1"], "b": LIKELY["t2"]}, inputs) == {}

@@ -63,10 +63,8 @@ def test_a_study_comes_to_where_the_model_expects_it_and_masks_go_back(tmp_path,
     there = {"template_affine": tuple(shifted[:3].ravel()), "centre_mm": (7.3, -25.0)}
     cache = StudyCache(tmp_path / "preparation")
     plain = Study(files, StudyOptions(ScanExpectation(template="mni152")), cache).prepare()
-    assert plain.record["seconds"] >= plain.record["template"]["seconds"]["mni152"] > 0
     assert plain.record["template"]["overlap"] > 0.9
     assert in_template_space(plain.brain, plain.scan.grid)
-    np.testing.assert_allclose(plain.scan.grid.affine[:3, :3], np.eye(3))
     monkeypatch.setattr("anofpdm.raw.study.register_affine", None)  # what is stored is not computed again
     moved = Study(files, StudyOptions(ScanExpectation(template="mni152", **there)), cache).prepare()
     centres = [Head(study.brain, study.brain, study.scan.grid).centre_mm for study in (plain, moved)]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from anofpdm.raw.geometry import apply, coverage, is_whole_shift, resample, shifted, voxel_matrix
+from anofpdm.raw.geometry import apply, coverage, resample
 from anofpdm.raw.register import Head
 from anofpdm.raw.thick import divide_slices, resample_series
 from anofpdm.scans.grid import Grid
@@ -37,18 +37,6 @@ def test_restored_slices_are_closer_to_the_original_and_to_the_series(original):
     means = [resample(thin, original.grid, thick.grid, back)[thick.brain] for thin in (restored, linear)]
     residuals = [np.abs(thick.voxels[thick.brain] - mean).mean() for mean in means]
     assert residuals[0] < 0.4 * residuals[1]
-
-
-@pytest.mark.parametrize("first", [(-3, 2, 0), (4, -2, 1), (50, 0, 0)])
-def test_shifts_by_whole_voxels_are_those_of_interpolation(first):
-    """Against a shift that is off by a thousandth of a voxel, which is interpolated."""
-    voxels = np.random.default_rng(0).random((40, 50, 36), dtype=np.float32)
-    grid = thick_grid(MOVEMENT, (2.0, 2.0, 5.0), voxels.shape)
-    onto, beside = (shifted(grid, np.array(first) + off, (45, 45, 30)) for off in (0.0, 1e-3))
-    assert is_whole_shift(voxel_matrix(grid, onto, np.eye(4)))
-    assert not is_whole_shift(voxel_matrix(grid, beside, np.eye(4)))
-    exact, near = (resample(voxels, grid, other, np.eye(4)) for other in (onto, beside))
-    np.testing.assert_allclose(exact, near, atol=0.01)
 
 
 def test_thin_slices_are_interpolated(original):

@@ -14,8 +14,8 @@ from tests.dicom_toys import Series
 
 
 @cache
-def tumour_phantom(seed: int = 3) -> Phantom:
-    return make_phantom(PhantomConfig(PhantomKind.TUMOUR, seed, size=120, slices=75), 1)
+def tumour_phantom() -> Phantom:
+    return make_phantom(PhantomConfig(PhantomKind.TUMOUR, 3, size=120, slices=75), 1)
 
 
 def thick_grid(matrix: np.ndarray, spacing: tuple[float, float, float], shape: tuple[int, int, int]) -> Grid:
@@ -25,10 +25,10 @@ def thick_grid(matrix: np.ndarray, spacing: tuple[float, float, float], shape: t
     return Grid.from_affine(shape, matrix @ affine)
 
 
-def moved_head(modality: str, matrix: np.ndarray, grid: Grid, seed: int = 3) -> Head:
+def moved_head(modality: str, matrix: np.ndarray, grid: Grid) -> Head:
     """The phantom's series after the patient moved by `matrix`, as scanned on this grid, with noise."""
-    voxels = on_grid(tumour_phantom(seed).volumes[modality], grid, matrix)
-    brain = on_grid(tumour_phantom(seed).volumes[modality] > 0, grid, matrix) >= 0.5
+    volume = tumour_phantom().volumes[modality]
+    voxels, brain = on_grid(volume, grid, matrix), on_grid(volume > 0, grid, matrix) >= 0.5
     noise = np.random.default_rng(5).normal(0, 0.02 * voxels.max(), voxels.shape)
     return Head(np.clip(voxels + noise, 0, None).astype(np.float32), brain, grid)
 
@@ -38,8 +38,8 @@ def on_grid(volume: np.ndarray, grid: Grid, matrix: np.ndarray) -> np.ndarray:
     return resample(volume, source, grid, np.linalg.inv(matrix))
 
 
-def stripped_head(modality: str, matrix: np.ndarray, grid: Grid, seed: int = 3) -> Head:
-    head = moved_head(modality, matrix, grid, seed)
+def stripped_head(modality: str, matrix: np.ndarray, grid: Grid) -> Head:
+    head = moved_head(modality, matrix, grid)
     return replace(head, voxels=np.where(head.brain, head.voxels, 0))
 
 

@@ -12,7 +12,7 @@ from anofpdm.errors import ScanError
 from anofpdm.scans import read_volume, write_nifti
 from anofpdm.scans.dicom.read import read_study
 from anofpdm.scans.dicom.seg import write_capture, write_seg
-from anofpdm.scans.lesion_label import LESION_NAME
+from anofpdm.scans.seg_nrrd import LESION_NAME
 from tests import dicom_toys
 from tests.dicom_toys import AXIAL, OBLIQUE, PATIENT, SAGITTAL, Series
 
@@ -73,32 +73,24 @@ def axial(tmp_path):
     return read_study(Series().save(tmp_path / "study"), ("flair",))
 
 
-def test_the_mask_equals_the_nifti_mask(study, tmp_path):
-    mask = random_mask(study)
+@pytest.mark.parametrize("lesion", [True, False])
+def test_the_mask_equals_the_nifti_mask(lesion, study, tmp_path):
+    """A healthy scan has all its frames."""
+    mask = random_mask(study) & lesion
     write_nifti(tmp_path / "mask.nii.gz", mask, study.grid)
-    nifti = read_volume(tmp_path / "mask.nii.gz")
+    nifti = read_volume(tmp_path / "mask.nii.gz", allow_constant=True)
     seg = read_back(write_seg, mask, study, folder=tmp_path)
     np.testing.assert_array_equal(rebuilt(seg, nifti.grid.affine, nifti.grid.shape), nifti.voxels > 0)
-    assert len(seg.PerFrameFunctionalGroupsSequence) == mask.any(axis=(0, 1)).sum()
+    assert len(seg.PerFrameFunctionalGroupsSequence) == (mask.any(axis=(0, 1)).sum() or 12)
 
 
-def test_each_frame_refers_to_its_source_slice(axial, tmp_path):
+def test_attributes_and_source_slices(axial, tmp_path):
+    seg = read_back(write_seg, random_mask(axial), axial, folder=tmp_path)
     slices = [pydicom.dcmread(path) for path in (tmp_path / "study").iterdir()]
     places = {tags.SOPInstanceUID: list(tags.ImagePositionPatient) for tags in slices}
-    seg = read_back(write_seg, random_mask(axial), axial, folder=tmp_path)
     for group in seg.PerFrameFunctionalGroupsSequence:
         source = group.DerivationImageSequence[0].SourceImageSequence[0].ReferencedSOPInstanceUID
         assert places[source] == list(group.PlanePositionSequence[0].ImagePositionPatient)
-
-
-def test_a_healthy_scan_has_an_empty_segmentation(axial, tmp_path):
-    seg = read_back(write_seg, np.zeros(axial.reference.shape, dtype=bool), axial, folder=tmp_path)
-    assert not seg.pixel_array.any()
-    assert seg.NumberOfFrames == 12
-
-
-def test_attributes(axial, tmp_path):
-    seg = read_back(write_seg, random_mask(axial), axial, folder=tmp_path)
     (segment,) = seg.SegmentSequence
     assert segment.SegmentLabel == LESION_NAME == "Lesion, suspected (AnoFPDM, research use)"
     assert segment.SegmentAlgorithmType == "AUTOMATIC"
@@ -147,12 +139,6 @@ def test_files_are_written_for_odd_sources_and_nothing_is_logged(changes, tmp_pa
         assert str(made.PatientName) == (changes.get("PatientName", PATIENT["PatientName"]) or "")
 
 
-def test_no_frame_of_reference_is_refused(tmp_path):
-    study = read_study(Series(FrameOfReferenceUID=None).save(tmp_path / "study"), ("flair",))
-    with pytest.raises(ScanError, match="frame of reference"):
-        write_seg(tmp_path / "a.dcm", random_mask(study), study)
-
-
 def test_several_multi_frame_files(tmp_path):
     (tmp_path / "study").mkdir()
     series = Series()
@@ -165,7 +151,10 @@ def test_several_multi_frame_files(tmp_path):
         write_seg(tmp_path / "a.dcm", voxels > 0, study)
 
 
-def test_a_mask_of_another_shape(axial, tmp_path):
+def test_no_frame_of_reference_and_a_mask_of_another_shape_are_refused(axial, tmp_path):
+    without = read_study(Series(FrameOfReferenceUID=None).save(tmp_path / "without"), ("flair",))
+    with pytest.raises(ScanError, match="frame of reference"):
+        write_seg(tmp_path / "a.dcm", random_mask(without), without)
     with pytest.raises(ValueError, match="does not fill"):
         write_seg(tmp_path / "a.dcm", np.zeros((2, 2, 2)), axial)
 

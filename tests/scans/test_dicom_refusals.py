@@ -37,15 +37,9 @@ def check_refused(caplog, recwarn, capfd):
     return check
 
 
-@pytest.mark.parametrize(
-    ("lost", "words"),
-    [
-        ([5], ("AX T2 FLAIR", "1 of its slices are missing", "IM004.dcm", "IM006.dcm", "2.50 mm apart")),
-        ([2, 3, 7], ("3 of its slices", "IM001.dcm", "IM004.dcm", "and in 1 more places")),
-    ],
-)
-def test_missing_slices(lost, words, tmp_path, check_refused):
-    check_refused(Series().save(tmp_path, without=lost), *words)
+def test_missing_slices(tmp_path, check_refused):
+    words = ("AX T2 FLAIR", "3 of its slices", "IM001.dcm", "IM004.dcm", "and in 1 more places", "2.50 mm apart")
+    check_refused(Series().save(tmp_path, without=[2, 3, 7]), *words)
 
 
 def test_a_copy_of_a_slice(tmp_path, check_refused):
@@ -54,10 +48,12 @@ def test_a_copy_of_a_slice(tmp_path, check_refused):
     check_refused(tmp_path, "two slices at one position", "IM003.dcm", "copy.dcm", "keep one")
 
 
-def test_a_tilted_gantry(tmp_path, check_refused):
+def test_a_tilted_gantry_and_too_many_voxels(tmp_path, check_refused, monkeypatch):
     series = Series()
     series.step = np.array([0, 0.5, 2.5])
     check_refused(series.save(tmp_path), "11.3 degrees", "gantry")
+    monkeypatch.setattr("anofpdm.scans.dicom.series.MAX_VOXELS", 100)
+    check_refused(tmp_path, "more than a head scan has")
 
 
 def test_a_single_slice(tmp_path, check_refused):
@@ -91,12 +87,11 @@ INCOMPLETE = ("no position, orientation or pixel spacing", "IM006.dcm")
         ([8, 9], {"ImageType": ["ORIGINAL", "PRIMARY", "P"]}, ("2 image types", *MIXED)),
         ([8, 9], {"TemporalPositionIdentifier": 2}, ("2 points in time", *MIXED)),
         ([8, 9], {"PixelSpacing": [1, 1]}, ("2 pixel spacings", *MIXED)),
+        ([8, 9], {"Rows": 8, "Columns": 28}, ("2 sizes", "16 x 14 in IM000.dcm", "8 x 28 in IM008.dcm", *MIXED)),
         ([8, 9], {"ImageOrientationPatient": CORONAL.ravel().tolist()}, ("2 orientations", *MIXED)),
         ([8, 9], {"DiffusionBValue": 1000.0}, ("2 b-values", *MIXED)),
         ([6], {"ImagePositionPatient": None}, INCOMPLETE),
-        ([6], {"ImageOrientationPatient": None}, INCOMPLETE),
         ([6], {"PixelSpacing": None}, INCOMPLETE),
-        ([4], {"ImagePositionPatient": [-11, 7, -9.7]}, ("not evenly spaced", "IM004.dcm", "mm from its position")),
         ([4], {"ImagePositionPatient": [-10.6, 7, -10]}, ("not evenly spaced", "IM004.dcm", "mm from its position")),
     ],
 )
@@ -106,13 +101,6 @@ def test_some_slices_of_a_series_that_differ(numbers, changes, words, tmp_path, 
     for number in numbers:
         dicom_toys.write(tmp_path / f"IM{number:03d}.dcm", series.slice(number, **changes))
     check_refused(tmp_path, *words)
-
-
-def test_two_sizes_in_one_series(tmp_path, check_refused):
-    series, other = Series(), Series(dicom_toys.head(12, 8, 8))
-    other.uid = series.uid
-    other.save(series.save(tmp_path), "other")
-    check_refused(tmp_path, "mixed", "2 sizes", "16 x 14 in IM000.dcm", "8 x 8 in other000.dcm")
 
 
 @pytest.mark.parametrize(
@@ -192,11 +180,6 @@ def test_transfer_syntaxes_that_cannot_be_decoded(syntax, words, tmp_path, check
     check_refused(tmp_path, "0.dcm", *words)
 
 
-def test_too_many_voxels(tmp_path, check_refused, monkeypatch):
-    monkeypatch.setattr("anofpdm.scans.dicom.series.MAX_VOXELS", 100)
-    check_refused(Series().save(tmp_path), "more than a head scan has")
-
-
 class TestZips:
     @pytest.fixture
     def study(self, tmp_path):
@@ -222,11 +205,6 @@ class TestZips:
         with zipfile.ZipFile(packed, "a", zipfile.ZIP_DEFLATED) as archive:
             archive.writestr("zeros.dcm", bytes(limits.SMALL_ZIP_BYTES))
         check_refused(packed, "times its size")
-
-    def test_a_zip_in_a_zip_is_not_opened(self, packed, tmp_path, check_refused):
-        with zipfile.ZipFile(tmp_path / "outer.zip", "w") as archive:
-            archive.write(packed, "inner.zip")
-        check_refused(tmp_path / "outer.zip", "no DICOM image", "inner.zip")
 
     @pytest.mark.parametrize(
         ("place", "limit", "value", "word"),
@@ -283,7 +261,6 @@ class TestGrids:
         [
             ({"origin": (-11, 7, -19)}, "1 mm apart"),
             ({"voxels": dicom_toys.head(12, 16, 16)}, "16 x 16 x 12 voxels, not 14 x 16 x 12"),
-            ({"cosines": CORONAL}, "mm apart"),
             ({"FrameOfReferenceUID": generate_uid()}, "different frames of reference"),
         ],
     )

@@ -63,43 +63,18 @@ class TestReads:
         np.testing.assert_allclose(read_volume(plain).voxels, expected, rtol=1e-6)
         assert expected.min() < 0
 
-    def test_nifti_2(self, tmp_path):
-        nib.save(nib.Nifti2Image(toys.head(), toys.affine_of(shape=SHAPE)), tmp_path / "scan.nii.gz")
-        volume = read_volume(tmp_path / "scan.nii.gz")
-        np.testing.assert_array_equal(volume.voxels, toys.head())
-        write_nifti(tmp_path / "map.nii.gz", volume.voxels, volume.grid)
-        assert isinstance(nib.load(tmp_path / "map.nii.gz"), nib.Nifti2Image)
-
-    def test_header_extensions_are_skipped(self, tmp_path):
+    def test_header_extensions_are_skipped_and_offset_zero_means_the_default(self, plain, tmp_path):
         image = nib.Nifti1Image(toys.head(), toys.affine_of(shape=SHAPE))
         image.header.extensions.append(nib.nifti1.Nifti1Extension("comment", b"a note" * 50))
-        nib.save(image, tmp_path / "scan.nii.gz")
-        np.testing.assert_array_equal(read_volume(tmp_path / "scan.nii.gz").voxels, toys.head())
+        nib.save(image, tmp_path / "extended.nii.gz")
+        for path in (tmp_path / "extended.nii.gz", changed(plain, 108, "<f", 0)):
+            np.testing.assert_array_equal(read_volume(path).voxels, toys.head())
 
-    def test_a_trailing_axis_of_length_one_is_accepted(self, tmp_path):
-        path = toys.save(tmp_path / "scan.nii.gz", toys.head()[..., None])
-        volume = read_volume(path)
-        assert volume.voxels.shape == SHAPE
-        write_nifti(tmp_path / "mask.nii.gz", volume.voxels > 0, volume.grid)
-        assert nib.Nifti1Image.from_filename(tmp_path / "mask.nii.gz").shape == (*SHAPE, 1)
-
-    def test_compression_is_detected_by_content(self, plain, packed, tmp_path):
-        unpacked_but_called_gz = tmp_path / "other.nii.gz"
-        unpacked_but_called_gz.write_bytes(plain.read_bytes())
-        np.testing.assert_array_equal(read_volume(unpacked_but_called_gz).voxels, read_volume(packed).voxels)
-
-    def test_gzip_in_several_members_with_padding(self, plain):
-        data = plain.read_bytes()
-        path = plain.with_name("members.nii.gz")
-        path.write_bytes(gzip.compress(data[:1000]) + gzip.compress(data[1000:]) + b"\0" * 700)
-        np.testing.assert_array_equal(read_volume(path).voxels, toys.head())
-
-    def test_offset_zero_means_the_default(self, plain):
-        np.testing.assert_array_equal(read_volume(changed(plain, 108, "<f", 0)).voxels, toys.head())
-
-    def test_an_empty_mask_is_accepted(self, tmp_path):
-        path = toys.save(tmp_path / "mask.nii.gz", np.zeros(SHAPE, np.uint8))
-        assert not read_volume(path, allow_constant=True).voxels.any()
+    def test_compression_is_detected_by_content_also_in_several_members_with_padding(self, plain):
+        data, path = plain.read_bytes(), plain.with_name("other.nii.gz")
+        for content in (data, gzip.compress(data[:1000]) + gzip.compress(data[1000:]) + b"\0" * 700):
+            path.write_bytes(content)
+            np.testing.assert_array_equal(read_volume(path).voxels, toys.head())
 
     @pytest.mark.parametrize("codes", [(1, 1), (1, 0)])
     def test_missing_or_extra_signs(self, tmp_path, codes):
@@ -125,10 +100,9 @@ class TestReads:
         (lambda path: toys.save(path, toys.head()[:, 12, 10], toys.affine_of()), ("a single row",)),
         (lambda path: toys.save(path, np.stack([toys.head()] * 3, axis=-1)), ("4D", "24 x 24 x 20 x 3")),
         (lambda path: toys.save(path, np.zeros(SHAPE, np.int16)), ("every voxel is 0",)),
-        (lambda path: toys.save(path, np.full(SHAPE, 2.5, np.float32)), ("every voxel is 2.5",)),
         (lambda path: toys.save(path, np.zeros(SHAPE, [(name, "u1") for name in "RGB"])), ("colour",)),
     ],
-    ids=range(9),
+    ids=range(8),
 )
 def test_what_is_no_scan_is_refused(tmp_path, make, words):
     make(tmp_path / "scan.nii.gz")
@@ -145,13 +119,12 @@ def test_what_is_no_scan_is_refused(tmp_path, make, words):
         ([(40, "<4h", 3, 0, 24, 20)], ("empty",)),
         ([(40, "<4h", 3, -24, 24, 20)], ("damaged",)),
         ([(40, "<4h", 9, 24, 24, 20)], ("9 dimensions",)),
-        ([(40, "<4h", 0, 24, 24, 20)], ("0 dimensions",)),
         ([(40, "<4h", 3, 512, 512, 512), (70, "<h", 64)], ("1,024 MiB",)),
-        *(([(108, "<f", offset)], ("begin at byte",)) for offset in (math.nan, -8.0, 100.0, 1e30)),
+        *(([(108, "<f", offset)], ("begin at byte",)) for offset in (math.nan, 1e30)),
         ([(112, "<2f", math.inf, 0)], ("scales voxels",)),
         ([(123, "B", 1)], ("metres",)),
     ],
-    ids=range(15),
+    ids=range(12),
 )
 def test_damaged_headers_are_refused(plain, changes, words):
     for change in changes:
@@ -159,11 +132,11 @@ def test_damaged_headers_are_refused(plain, changes, words):
     check_refused(plain, *words)
 
 
-@pytest.mark.parametrize(("bad", "count"), [(np.nan, 2), (np.inf, 2), (-np.inf, 2), (1e300, 2)])
-def test_non_finite_values_are_refused_with_count_and_position(tmp_path, bad, count):
+@pytest.mark.parametrize("bad", [np.nan, -np.inf, 1e300])
+def test_non_finite_values_are_refused_with_count_and_position(tmp_path, bad):
     voxels = toys.head().astype(np.float64)  # 1e300 overflows in float32
     voxels[3, 4, 5] = voxels[7, 0, 1] = bad
-    check_refused(toys.save(tmp_path / "scan.nii.gz", voxels), f"{count} voxels", "(7, 0, 1)")  # first in the file
+    check_refused(toys.save(tmp_path / "scan.nii.gz", voxels), "2 voxels", "(7, 0, 1)")  # first in the file
 
 
 @settings(max_examples=40)
@@ -189,19 +162,6 @@ def test_a_wrong_byte_in_the_compressed_stream_never_gives_wrong_voxels(tmp_path
         assert str(path) in str(problem)
     else:
         np.testing.assert_array_equal(volume.voxels, toys.head())
-
-
-@pytest.mark.parametrize("from_the_end", [1, 5, 8, 500])
-def test_a_wrong_checksum_length_or_body_is_refused(packed, from_the_end):
-    whole = bytearray(packed.read_bytes())
-    whole[-from_the_end] ^= 1
-    packed.write_bytes(whole)
-    check_refused(packed, "corrupt")
-
-
-def test_more_than_declared(plain):
-    plain.write_bytes(plain.read_bytes() + b"\0\1")
-    check_refused(plain, "more data than its header declares")
 
 
 @pytest.mark.parametrize(
@@ -286,6 +246,17 @@ class TestWrites:
         np.testing.assert_array_equal(after.affine, before.affine)
         for field in ("qform_code", "sform_code", "xyzt_units", "srow_x", "srow_y", "srow_z", "pixdim", "quatern_b"):
             np.testing.assert_array_equal(after.header[field], before.header[field])
+
+    @pytest.mark.parametrize(("kind", "axes"), [(nib.Nifti1Image, (1,)), (nib.Nifti2Image, ())])
+    def test_trailing_axes_and_the_version_are_those_of_the_input(self, tmp_path, kind, axes):
+        nib.save(kind(toys.head().reshape(*SHAPE, *axes), toys.affine_of(shape=SHAPE)), tmp_path / "scan.nii.gz")
+        volume = read_volume(tmp_path / "scan.nii.gz")
+        np.testing.assert_array_equal(volume.voxels, toys.head())
+        write_nifti(tmp_path / "mask.nii.gz", np.zeros(SHAPE), volume.grid)
+        written = kind.from_filename(tmp_path / "mask.nii.gz")
+        assert isinstance(nib.load(tmp_path / "mask.nii.gz"), kind)
+        assert written.shape == (*SHAPE, *axes)
+        assert not read_volume(tmp_path / "mask.nii.gz", allow_constant=True).voxels.any()
 
     @pytest.mark.parametrize("dtype", [bool, np.uint8, np.int16, np.float32, np.float16, np.int64])
     def test_values_round_trip_unscaled(self, tmp_path, dtype):

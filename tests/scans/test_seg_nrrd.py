@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from anofpdm.scans import Grid
-from anofpdm.scans.lesion_label import LESION_NAME, LESION_RGB, label_table
-from anofpdm.scans.seg_nrrd import write_seg_nrrd
+from anofpdm.scans.seg_nrrd import LESION_NAME, LESION_RGB, label_table, write_seg_nrrd
 from tests import toys
 
 SHAPE = (13, 11, 9)

@@ -45,7 +45,7 @@ def extracted(monkeypatch):
         files.append(path.name)
         return voxels > 0
 
-    monkeypatch.setattr(brain, "is_stripped", lambda _volume: False)
+    monkeypatch.setattr(brain, "is_stripped", lambda *_: False)
     monkeypatch.setattr(brain, "extract_brain", extract)
     return files
 

@@ -13,13 +13,13 @@ from anofpdm.errors import ConfigError, ScanError
 from anofpdm.raw.cache import StudyCache
 from anofpdm.raw.geometry import apply
 from anofpdm.raw.register import Head
-from anofpdm.raw.stripped import shows_skull
 from anofpdm.raw.study import Study, StudyOptions
 from anofpdm.raw.template import in_template_space, measure_affine
 from anofpdm.scans import Scan, read_scan, read_volume
 from anofpdm.scans.expects import MNI152, ScanExpectation
 from anofpdm.scans.grid import check_same_grid, on_one_grid
 from anofpdm.scans.nifti import Volume, read_grid
+from anofpdm.scans.plausible import shows_skull
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,9 @@ import numpy as np
 from scipy import ndimage
 
 from anofpdm.errors import ConfigError, ScanError
-from anofpdm.raw.stripped import is_stripped
 from anofpdm.scans.grid import Grid, on_one_grid
 from anofpdm.scans.nifti import Volume, read_volume
+from anofpdm.scans.plausible import is_stripped
 
 if TYPE_CHECKING:
     from anofpdm.raw.linknet import Weights
@@ -55,7 +55,7 @@ class BrainFinder:
             mask = read_volume(self.mask, allow_constant=True)
             if on_one_grid([volume.grid, mask.grid]):
                 return np.asarray(mask.voxels > 0)
-        if is_stripped(volume):
+        if is_stripped(volume.voxels, volume.grid):
             return np.asarray(ndimage.binary_fill_holes(volume.voxels > 0))
         layout = f"{volume.voxels.shape} {nib.aff2axcodes(volume.grid.affine)}"
         values = np.ascontiguousarray(volume.voxels, dtype=np.float32)

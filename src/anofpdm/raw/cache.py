@@ -6,14 +6,13 @@ not match and is computed again.
 
 import contextlib
 import json
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from anofpdm import __version__
-from anofpdm.errors import AnoFPDMError, ScanError
+from anofpdm.errors import AnoFPDMError
 from anofpdm.util.files import (
     file_sha256,
     folder_lock,
@@ -31,16 +30,6 @@ T = TypeVar("T")
 
 def discard(line: str) -> None:
     """Reports nothing."""
-
-
-@dataclass
-class Stage:
-    """The brain of a series, or its registration."""
-
-    reused: bool = False  # whether an earlier run computed it
-    summary: str = ""  # for the user
-    seconds: float = 0.0
-    picture: Callable[[], bytes] | None = None  # drawn where a check fails
 
 
 @dataclass(frozen=True)
@@ -66,24 +55,6 @@ class StudyCache:
         with folder_lock(self.folder, on_wait=lambda: self.report(waiting)):
             remove_temporary_files(self.folder)
             yield
-
-    @contextlib.contextmanager
-    def stage(self, name: str, note: str, steps: tuple[int, int]) -> Iterator[Stage]:
-        """`steps`: how many stages are finished, and how many there are."""
-        done, total = steps
-        self.progress("Preparing", done, total, note)
-        stage, start = Stage(), time.perf_counter()
-        try:
-            yield stage
-        except ScanError as problem:
-            if stage.picture is None or self.folder is None:
-                raise
-            path = self.folder / f"failed_{name}.png"
-            write_atomically(path, stage.picture())
-            raise ScanError(f"{problem} (picture: {path})") from None
-        stage.seconds = time.perf_counter() - start
-        self.progress("Preparing", done + 1, total, note)
-        self.report(f"{name}: {stage.summary}{', reused' if stage.reused else ''}, {stage.seconds:.1f} s")
 
     def once(
         self,

@@ -112,22 +112,19 @@ def _to_template(positions: np.ndarray) -> np.ndarray:
 
 
 @cache
-def _distributions() -> dict[str, tuple[np.ndarray, np.ndarray, float]]:
-    """Mean [11], covariance [11, 11] and the logarithm of its determinant, of each contrast."""
-    distributions = {}
-    for name, stored in json.loads(DISTRIBUTIONS.read_text()).items():
-        covariance = np.array(stored["covariance"])
-        distributions[name] = np.array(stored["mean"]), covariance, float(np.linalg.slogdet(covariance)[1])
-    return distributions
+def _distributions() -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Mean [11] and covariance [11, 11] of each contrast."""
+    stored = json.loads(DISTRIBUTIONS.read_text())
+    return {name: (np.array(numbers["mean"]), np.array(numbers["covariance"])) for name, numbers in stored.items()}
 
 
 def compare_contrasts(measured: np.ndarray) -> dict[str, float]:
     """Log likelihood of each contrast, relative to the highest density of the widest one."""
-    widest = max(spread for _, _, spread in _distributions().values())
+    spreads = {name: np.linalg.slogdet(covariance)[1] for name, (_, covariance) in _distributions().items()}
     likelihoods = {}
-    for name, (mean, covariance, spread) in _distributions().items():
+    for name, (mean, covariance) in _distributions().items():
         distance = (measured - mean) @ np.linalg.solve(covariance, measured - mean)
-        likelihoods[name] = float(-0.5 * (distance + spread - widest))
+        likelihoods[name] = float(-0.5 * (distance + spreads[name] - max(spreads.values())))
     return likelihoods
 
 
@@ -140,11 +137,10 @@ def assign_series(
     Every series has another contrast, or none of them; `known` are contrasts that other series of the study have. The
     user's choice of the model is evidence that its modalities are there, except for a series alone.
     """
-    free = [name for name in CONTRASTS if name not in known]
-    if len(series) < len(modalities) or not set(modalities) <= set(free):
-        return {}, 0.0
-    every = enumerate_assignments(series, free)
+    every = enumerate_assignments(series, [name for name in CONTRASTS if name not in known])
     complete = [(given, score) for given, score in every if set(modalities) <= set(given)]
+    if not complete:
+        return {}, 0.0
     scores: dict[tuple[str, ...], float] = {}
     for given, score in complete:
         choice = tuple(given[name] for name in modalities)

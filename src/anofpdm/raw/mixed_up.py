@@ -6,7 +6,6 @@ and after contrast agent, which images often do not tell apart, count as the sam
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -25,16 +24,6 @@ NAMES_RIGHT = 0.99  # before the images are seen
 LEAST_BRAIN_ML = 300.0  # parts of a brain may look like another contrast
 LEAST_RANGE = 0.1  # logarithm, from the lower quarter to the bright voxels; less is no image of a brain
 LOWER_QUARTER, BRIGHT = 7, 9  # among the measured numbers
-
-
-@dataclass(frozen=True)
-class MixedUp:
-    looks_like: Mapping[str, str]  # of series whose image contradicts the name: name to contrast
-    probability: float
-
-    @property
-    def exchanged(self) -> bool:
-        return set(self.looks_like) == set(self.looks_like.values())
 
 
 def compare_slices(
@@ -63,8 +52,9 @@ def compare_slices(
     }
 
 
-def find_mixed_up(series: Mapping[str, Likelihoods]) -> MixedUp | None:
-    """By the names under which the series were given; None where no image clearly contradicts its name."""
+def find_mixed_up(series: Mapping[str, Likelihoods]) -> dict[str, tuple[str, float]]:
+    """By the names under which the series were given, of those whose image clearly contradicts the name: what it looks
+    like, and how probable it is that the name is wrong."""
     every: list[tuple[dict[str, str], float]] = []  # contrast by series
     for given, score in enumerate_assignments(series):
         right = all(same_contrast(name, contrast) for contrast, name in given.items())
@@ -73,28 +63,29 @@ def find_mixed_up(series: Mapping[str, Likelihoods]) -> MixedUp | None:
     total = np.logaddexp.reduce([score for _, score in every])
     best = max(every, key=lambda assigned: assigned[1])[0]
     if len(best) < len(series):  # an unusual image tells nothing of the others
-        return None
-    wrong = {}  # how probable it is that a name is wrong
+        return {}
+    wrong = {}
     for name in series:
         other = [score for seen, score in every if not same_contrast(seen.get(name), name)]
         share = float(np.exp(np.logaddexp.reduce(other) - total))
         if share >= SURE and not same_contrast(best[name], name):
-            wrong[name] = share
-    return MixedUp({name: best[name] for name in wrong}, min(wrong.values())) if wrong else None
+            wrong[name] = (best[name], share)
+    return wrong
 
 
 def warn_mixed_up(series: Mapping[str, Likelihoods], files: Mapping[str, object]) -> bool:
     """Returns whether it warned."""
-    mixed_up = find_mixed_up(series)
-    if mixed_up is None:
+    wrong = find_mixed_up(series)
+    if not wrong:
         return False
     looks = "; ".join(
-        f"{files[name]} is given as {name}, but its image looks like {seen}"
-        for name, seen in mixed_up.looks_like.items()
+        f"{files[name]} is given as {name}, but its image looks like {seen}" for name, (seen, _) in wrong.items()
     )
-    what = f"{' and '.join(mixed_up.looks_like)} look exchanged: " if mixed_up.exchanged else ""
+    exchanged = set(wrong) == {seen for seen, _ in wrong.values()}
+    what = f"{' and '.join(wrong)} look exchanged: " if exchanged else ""
+    sure = min(0.99, *(share for _, share in wrong.values()))
     warnings.warn(
-        f"{what}{looks} (at least {min(mixed_up.probability, 0.99):.0%} sure); check that no files are mixed up. "
+        f"{what}{looks} (at least {sure:.0%} sure); check that no files are mixed up. "
         "The overlap with a manual mask (DICE) is not estimated",
         ContrastWarning,
         stacklevel=2,

@@ -3,7 +3,6 @@ the edges of the reference and the outline of the brain drawn on every series.""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 
 import nibabel as nib
 import numpy as np
@@ -19,6 +18,7 @@ SIDE, PIXEL_MM = 192, 1.25  # of a plane
 AXIAL_SHARES = (0.2, 0.4, 0.6, 0.8)  # of the slices with brain, from the inferior end
 EDGE_SIGMA = 1.6  # pixels
 EDGE_PERCENTILE = 85  # of the gradients in the brain, and outside of it; weaker edges are not drawn
+CROSS = ndimage.generate_binary_structure(2, 1)[None]  # a pixel and its neighbours in the plane
 GAP, HEADING = 6, 26
 BRAIN_COLOUR, EDGE_COLOUR, OTHER_BRAIN_COLOUR = (80, 180, 255), drawing.ORANGE, (255, 60, 60)
 
@@ -101,22 +101,14 @@ def _cut_head(head: Head, planes: Sequence[Grid], matrix: np.ndarray) -> tuple[I
 
 def find_edges(images: Images, brain: Masks) -> Masks:
     """Zero crossings of the Laplacian where the image changes most."""
-
-    def derivatives(order: int) -> list[np.ndarray]:
-        smooth = partial(ndimage.gaussian_filter, images, (0, EDGE_SIGMA, EDGE_SIGMA))
-        return [smooth(order=along) for along in ((0, order, 0), (0, 0, order))]
-
-    slope = np.hypot(*derivatives(1))
+    slope = np.stack([ndimage.gaussian_gradient_magnitude(image, EDGE_SIGMA) for image in images])
+    positive = np.stack([ndimage.gaussian_laplace(image, EDGE_SIGMA) for image in images]) > 0
     head = ndimage.binary_dilation(images > 0.1 * np.percentile(images, 99), np.ones((1, 5, 5)))  # with its border
     strong = np.zeros(images.shape, bool)
     for region in (head & brain, head & ~brain):
         if region.any():
             strong |= region & (slope >= np.percentile(slope[region], EDGE_PERCENTILE))
-    positive = np.add(*derivatives(2)) > 0
-    crossing = np.zeros(images.shape, bool)
-    crossing[:, :-1] |= positive[:, :-1] != positive[:, 1:]
-    crossing[:, :, :-1] |= positive[:, :, :-1] != positive[:, :, 1:]
-    return np.asarray(crossing & strong)
+    return np.asarray(strong & positive & ~ndimage.binary_erosion(positive, CROSS))
 
 
 def _plane(centre: np.ndarray, across: np.ndarray, down: np.ndarray) -> Grid:

@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 
 from anofpdm.errors import ConfigError, ScanError
 from anofpdm.raw.brain import BrainFinder
-from anofpdm.raw.cache import Stage, StudyCache
+from anofpdm.raw.cache import StudyCache
 from anofpdm.raw.contrast import CONTRASTS, Likelihoods, compare_contrasts, measure_contrast
 from anofpdm.raw.geometry import apply, coverage, encode_transform, resample, rotation_degrees, working_grid
 from anofpdm.raw.mixed_up import warn_mixed_up
@@ -45,6 +46,15 @@ class StudyOptions:
     trust_header: bool = False  # sizes that no head has are not refused
 
 
+@dataclass
+class Stage:
+    """The brain of a series, or its registration."""
+
+    reused: bool = False  # whether an earlier run computed it
+    summary: str = ""  # for the user
+    picture: Callable[[], bytes] | None = None  # drawn where a check fails
+
+
 @dataclass(frozen=True)
 class PlacedSeries:
     name: str
@@ -74,7 +84,7 @@ class Study:
         self.series, self.scan_to_reference = (), np.eye(4)
         self.record = {"series": {name: {} for name in self.files}, "template": None}
         self._contrasts: dict[str, Likelihoods] = {}  # by series, where they can be measured
-        self._stages: list[Stage] = []
+        self._seconds: list[float] = []  # of every stage
         with self.cache.locked():
             for path in self.files.values():  # before anything is computed
                 check_series(read_volume(path), trust_header=self.options.trust_header)
@@ -127,9 +137,8 @@ class Study:
             raise ScanError(f"{self.files[first]}: the brain mask is empty; give --brain-mask or --skull-strip")
         outline = cut_planes(self.brain, grid, planes, self.reference_to_scan) >= 0.5
         self.pictures = draw_study(images, outline)
-        for volume in volumes.values():
-            np.clip(volume, 0, None, out=volume)
-            if not self.options.expects.skull:
+        if not self.options.expects.skull:
+            for volume in volumes.values():
                 volume[~self.brain] = 0
         self.scan = Scan(tuple(volumes), tuple(volumes.values()), grid)
 
@@ -155,7 +164,7 @@ class Study:
             "brain_extraction": self.find_brain.method,
             "brain_ml": round(Head(self.brain, self.brain, grid).volume_ml, 1),
             "spacing_mm": np.round(grid.spacing_mm, 4).tolist(),  # as the network sees it
-            "seconds": round(sum(stage.seconds for stage in self._stages), 1),
+            "seconds": round(sum(self._seconds), 1),
         }
         if folder is None:
             return
@@ -179,8 +188,8 @@ class Study:
             voxels, grid = volume.voxels.astype(np.float32), volume.grid
             record |= {"file": path.name, "sha256": file_sha256(path), "shape": list(grid.shape)}
             record["spacing_mm"] = np.round(grid.spacing_mm, 4).tolist()
-            nothing = Head(voxels, np.zeros(voxels.shape, dtype=bool), grid)
-            stage.picture = lambda: draw_brain(f"{name}: no brain found", nothing)
+            head = Head(voxels, np.zeros(voxels.shape, dtype=bool), grid)  # until its brain is found
+            stage.picture = lambda: draw_brain(f"{name}. Blue: brain of {head.volume_ml:.0f} ml", head)
             brain, stage.reused = self.cache.once(
                 f"brain_{name}.nii.gz",
                 self._key(name),
@@ -190,7 +199,6 @@ class Study:
             )
             head = Head(voxels, brain, grid)
             stage.summary = f"brain of {head.volume_ml:.0f} ml"
-            stage.picture = lambda: draw_brain(f"{name}. Blue: {stage.summary}", head)
             check_brain(head, path)
             record["brain_ml"] = round(head.volume_ml, 1)
             with contextlib.suppress(ScanError, ConfigError):  # too few voxels, or nilearn is not installed
@@ -267,10 +275,21 @@ class Study:
         """`kind`: brain, registration, or the template. `record` gets its time, and whether it was reused."""
         note = f"registration to {kind}" if kind == MNI152 else f"{kind} of {name}"
         total = 2 * len(self.files) - 1 + (self.options.expects.template is not None)
-        with self.cache.stage(name, note, (len(self._stages), total)) as stage:
+        stage, start, done, cache = Stage(), time.perf_counter(), len(self._seconds), self.cache
+        cache.progress("Preparing", done, total, note)
+        try:
             yield stage
-        self._stages.append(stage)
-        record.setdefault("seconds", {})[kind] = round(stage.seconds, 1)
+        except ScanError as problem:
+            if stage.picture is None or cache.folder is None:
+                raise
+            path = cache.folder / f"failed_{name}.png"
+            write_atomically(path, stage.picture())
+            raise ScanError(f"{problem} (picture: {path})") from None
+        seconds = time.perf_counter() - start
+        self._seconds.append(seconds)
+        cache.progress("Preparing", done + 1, total, note)
+        cache.report(f"{name}: {stage.summary}{', reused' if stage.reused else ''}, {seconds:.1f} s")
+        record.setdefault("seconds", {})[kind] = round(seconds, 1)
         record.setdefault("reused", []).extend([kind] if stage.reused else ())
 
 

@@ -1,16 +1,14 @@
 """Geometric checks of a prepared study. What fails is named, and the study is not segmented."""
 
-import warnings
 from pathlib import Path
 
 import numpy as np
 
-from anofpdm.errors import ScanError, ScanWarning
+from anofpdm.errors import ScanError, warn_scan
 from anofpdm.raw.geometry import average_blocks, coverage, resample
 from anofpdm.raw.register import Head, Registration
-from anofpdm.raw.series_header import check_header
 from anofpdm.scans.nifti import Volume
-from anofpdm.scans.plausible import check_head, warn_empty_planes
+from anofpdm.scans.plausible import check_head, check_header, warn_empty_planes
 
 PLAUSIBLE_BRAIN_ML = (500.0, 2400.0)
 MOST_CUT = 0.6
@@ -88,9 +86,9 @@ def check_registration(
         problem = f"its brain does not fit that of {other} after registration (DICE {dice:.2f})"
     else:
         if covered < GOOD_COVERAGE:
-            _warn(path, f"shows {covered:.0%} of the brain in {other}; the mask is unreliable elsewhere")
+            warn_scan(f"{path}: shows {covered:.0%} of the brain in {other}; the mask is unreliable elsewhere")
         if registration.best_information < GOOD_INFORMATION:
-            _warn(path, f"hardly fits {other} ({information}); check that it is of the same patient")
+            warn_scan(f"{path}: hardly fits {other} ({information}); check that it is of the same patient")
         return {"dice": dice, "covered": covered}
     raise ScanError(f"{path}: {problem}; is it of the same patient, and of the whole head?")
 
@@ -103,7 +101,3 @@ def _measure_agreement(reference: Head, series: Head, matrix: np.ndarray) -> tup
     theirs &= i[:, None, None] & j[:, None] & k
     overlap = 2.0 * (ours & theirs).sum() / max(1, ours.sum() + theirs.sum())
     return float(overlap), float(ours.sum() / reference.brain.sum())
-
-
-def _warn(path: Path, doubt: str) -> None:
-    warnings.warn(f"{path}: {doubt}", ScanWarning, stacklevel=3)

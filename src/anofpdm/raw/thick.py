@@ -23,13 +23,12 @@ Box = tuple[slice, slice, slice]
 
 
 def resample_series(series: Head, onto: Grid, matrix: np.ndarray) -> np.ndarray:
-    """float32 voxels on grid `onto`; `matrix` maps its millimetres to those of the series."""
-    axis = int(np.argmax(series.grid.spacing_mm))
+    """float32 voxels on grid `onto`, at least 0; `matrix` maps its millimetres to those of the series."""
+    axis, voxels = int(np.argmax(series.grid.spacing_mm)), series.voxels
     grid = divide(series.grid, axis, float(onto.spacing_mm.max()))
-    if grid.shape == series.grid.shape:
-        return resample(series.voxels, grid, onto, matrix)
-    thin = restore(series.voxels, axis, grid.shape[axis] // series.grid.shape[axis])
-    if is_whole_shift(voxel_matrix(grid, onto, matrix)):
+    parts = grid.shape[axis] // series.grid.shape[axis]
+    thin = voxels if parts == 1 else restore(voxels, axis, parts)
+    if parts == 1 or is_whole_shift(voxel_matrix(grid, onto, matrix)):
         thin = resample(thin, grid, onto, matrix)
     else:
         padded = np.pad(thin, 1, mode="edge")  # the outer half of the outermost slices is not darker
@@ -41,12 +40,15 @@ def resample_series(series: Head, onto: Grid, matrix: np.ndarray) -> np.ndarray:
 def _correct_brain(thin: np.ndarray, onto: Grid, series: Head, matrix: np.ndarray) -> None:
     """Add, in place, what the means over thick slices lack. Thick slices mostly outside the new grid have no mean."""
     back = np.linalg.inv(matrix)
-    box, grid = crop_to_brain(series)
-    onto_box, part = crop_to_grid(onto, grid, back)
-    thick, inside = series.voxels[box].astype(np.float32), thin[onto_box]
+    first, end = np.array([(side.start, side.stop) for side in bounding_box(series.brain)]).T
+    box, grid = _crop(series.grid, first - MARGIN, end + MARGIN)
+    corners = np.array(list(itertools.product(*((-0.5, n - 0.5) for n in grid.shape))))
+    inside = apply(np.linalg.inv(onto.affine) @ back @ grid.affine, corners)  # the thick slices, in voxels of `onto`
+    onto_box, part = _crop(onto, np.floor(inside.min(axis=0)), np.ceil(inside.max(axis=0)) + 1)
+    thick, corrected = series.voxels[box].astype(np.float32), thin[onto_box]
     covered = resample(np.ones(part.shape, np.float32), part, grid, back)
-    means = resample(inside, part, grid, back) / np.maximum(covered, 0.5)
-    inside += STEP * resample(np.where(covered > 0.5, thick - means, 0), grid, part, matrix)
+    means = resample(corrected, part, grid, back) / np.maximum(covered, 0.5)
+    corrected += STEP * resample(np.where(covered > 0.5, thick - means, 0), grid, part, matrix)
 
 
 def restore(voxels: np.ndarray, axis: int, parts: int) -> np.ndarray:
@@ -80,20 +82,7 @@ def divide(grid: Grid, axis: int, slice_mm: float) -> Grid:
     return Grid.from_affine((i, j, k), affine)
 
 
-def crop_to_brain(series: Head) -> tuple[Box, Grid]:
-    """A box around the brain, and its grid."""
-    first, end = np.array([(side.start, side.stop) for side in bounding_box(series.brain)]).T
-    return _box(series.grid, first - MARGIN, end + MARGIN)
-
-
-def crop_to_grid(grid: Grid, other: Grid, matrix: np.ndarray) -> tuple[Box, Grid]:
-    """The box of `grid` that contains `other`, and its grid; `matrix` maps millimetres of `other` to its own."""
-    corners = np.array(list(itertools.product(*((-0.5, n - 0.5) for n in other.shape))))
-    inside = apply(np.linalg.inv(grid.affine) @ matrix @ other.affine, corners)
-    return _box(grid, np.floor(inside.min(axis=0)), np.ceil(inside.max(axis=0)) + 1)
-
-
-def _box(grid: Grid, first: np.ndarray, last: np.ndarray) -> tuple[Box, Grid]:
+def _crop(grid: Grid, first: np.ndarray, last: np.ndarray) -> tuple[Box, Grid]:
     """Cut off at the edges of the grid."""
     low = np.clip(first.astype(int), 0, np.array(grid.shape) - 1)
     high = np.clip(last.astype(int), low + 1, grid.shape)

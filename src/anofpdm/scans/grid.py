@@ -1,7 +1,6 @@
 """Geometry of a scan: shape and affine from voxel indices to scanner millimetres, as in the file."""
 
 import itertools
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ import nibabel as nib
 import numpy as np
 from scipy import ndimage
 
-from anofpdm.errors import NO_ORIENTATION, ScanError, ScanWarning
+from anofpdm.errors import NO_ORIENTATION, ScanError, warn_scan
 
 MAX_SHEAR = 1e-3  # cosine between two voxel axes; rounding in a header stays below it
 VOXEL_MM = (0.02, 50.0)  # smallest and largest plausible voxel edge
@@ -71,9 +70,9 @@ def grid_of(header: nib.Nifti1Header, shape: tuple[int, int, int], path: Path) -
     """The grid that a header describes; ambiguous or invalid geometry is refused."""
     unit = {1: "metres", 3: "micrometres"}.get(int(header["xyzt_units"]) & UNITS_OF_LENGTH)
     if unit is not None:
-        raise ScanError(f"{path}: its header is in {unit}; convert it to millimetres first")
+        raise ScanError(f"its header is in {unit}; convert it to millimetres first")
     affine = _choose_affine(header, shape, path)
-    check_affine(affine, path)
+    check_affine(affine)
     if int(header["sform_code"]) and not int(header["qform_code"]):
         _warn_other_size(header, affine, path)
     return Grid(shape, affine, header)
@@ -125,20 +124,18 @@ def _choose_affine(header: nib.Nifti1Header, shape: tuple[int, int, int], path: 
         sform = header.get_sform(coded=True)[0]
         qform = header.get_qform(coded=True)[0]
     except (nib.spatialimages.HeaderDataError, ValueError) as problem:
-        raise ScanError(f"{path}: invalid orientation (qform): {problem}; set it again from the source") from None
+        raise ScanError(f"invalid orientation (qform): {problem}; set it again from the source") from None
     if sform is not None and qform is not None:
         gap = corner_gap_mm(sform, qform, shape)
         if not gap <= MAX_FORM_GAP_MM:
             raise ScanError(
-                f"{path}: qform and sform disagree (corners {gap:.3g} mm apart), so left and right are ambiguous; "
+                f"qform and sform disagree (corners {gap:.3g} mm apart), so left and right are ambiguous; "
                 "copy the correct one over the other (fslorient, nifti_tool)"
             )
     if sform is None and qform is None:
-        warnings.warn(
+        warn_scan(
             f"{path}: {NO_ORIENTATION} (qform and sform codes are 0); "
-            "the third axis is taken as inferior to superior; left and right are unknown",
-            ScanWarning,
-            stacklevel=2,
+            "the third axis is taken as inferior to superior; left and right are unknown"
         )
         return np.asarray(header.get_base_affine(), dtype=np.float64)
     return np.asarray(qform if sform is None else sform, dtype=np.float64)
@@ -150,34 +147,28 @@ def _warn_other_size(header: nib.Nifti1Header, sform: np.ndarray, path: Path) ->
     if np.allclose(pixdim, edges, rtol=MAX_SIZE_ERROR, atol=0):
         return
     by_pixdim, by_sform = (" x ".join(f"{mm:.3g}" for mm in size) for size in (pixdim, edges))
-    warnings.warn(
+    warn_scan(
         f"{path}: its header states voxels of {by_pixdim} mm in pixdim and of {by_sform} mm in sform (qform is not "
-        "set); sform is used. Volumes in ml are wrong if pixdim is right",
-        ScanWarning,
-        stacklevel=3,
+        "set); sform is used. Volumes in ml are wrong if pixdim is right"
     )
 
 
-def check_affine(affine: np.ndarray, path: Path | str) -> None:
+def check_affine(affine: np.ndarray) -> None:
     axes = affine[:3, :3]
     if not np.isfinite(affine).all():
-        raise ScanError(f"{path}: its affine contains NaN or infinity; set the orientation again from the source")
+        raise ScanError("its affine contains NaN or infinity; set the orientation again from the source")
     lengths = np.linalg.norm(axes, axis=0)
     if (lengths == 0).any() or abs(np.linalg.det(axes / lengths)) < 1e-3:
-        raise ScanError(
-            f"{path}: its affine is singular (voxels without volume); set the orientation again from the source"
-        )
+        raise ScanError("its affine is singular (voxels without volume); set the orientation again from the source")
     if lengths.min() < VOXEL_MM[0] or lengths.max() > VOXEL_MM[1]:
         size = " x ".join(f"{length:.3g}" for length in lengths)
         unit = likely_unit(float(np.sort(lengths)[1]))
-        raise ScanError(
-            f"{path}: voxels of {size} mm are implausible for a head; check the units in the header: {unit}"
-        )
+        raise ScanError(f"voxels of {size} mm are implausible for a head; check the units in the header: {unit}")
     cosines = np.abs((axes / lengths).T @ (axes / lengths) - np.eye(3))
     if cosines.max() > MAX_SHEAR:
         angle = np.degrees(np.arccos(cosines.max()))
         raise ScanError(
-            f"{path}: its affine is sheared (two voxel axes are at {angle:.1f} degrees, not 90); "
+            f"its affine is sheared (two voxel axes are at {angle:.1f} degrees, not 90); "
             "resample it onto an orthogonal grid first"
         )
 

@@ -39,23 +39,23 @@ class Volume:
 def read_volume(path: Path, *, allow_constant: bool = False) -> Volume:
     """One 3D image. `allow_constant` is for masks, which may be empty; a constant scan is refused."""
     with _opened(path) as file:
-        header, shape, stored = _read_declared(file, path)
-    grid = grid_of(header, shape, path)
-    if not allow_constant:
-        _check_varied(stored, path)  # before memory is allocated for scaled values
-    voxels = _scaled(header, stored, path)
-    if not allow_constant:
-        _check_varied(voxels, path)
+        header, shape, stored = _read_declared(file)
+        grid = grid_of(header, shape, path)
+        if not allow_constant:
+            _check_varied(stored)  # before memory is allocated for scaled values
+        voxels = _scaled(header, stored)
+        if not allow_constant:
+            _check_varied(voxels)
     return Volume(path, voxels, grid)
 
 
 def read_grid(path: Path) -> Grid:
     """From the header alone."""
     with _opened(path) as file:
-        header, _ = _read_header(file, path)
-    shape = _shape(header, path)
-    _stored_type(header, path)
-    return grid_of(header, shape, path)
+        header, _ = _read_header(file)
+        shape = _shape(header)
+        _stored_type(header)
+        return grid_of(header, shape, path)
 
 
 def write_nifti(path: Path, voxels: np.ndarray, where: Grid | np.ndarray) -> None:
@@ -94,13 +94,15 @@ def _opened(path: Path) -> Iterator[BufferedIOBase]:
     try:
         mode, size = path.stat().st_mode, path.stat().st_size
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # it might never end
-            raise ScanError(f"{path}: a pipe or a device, not a file; save the scan to a file first")
+            raise ScanError("a pipe or a device, not a file; save the scan to a file first")
         with path.open("rb") as file:
             is_gzip = file.read(2) == b"\x1f\x8b"
             file.seek(0)
             if is_gzip and size > MAX_OFFSET + MAX_BYTES:  # endless zeros, for example
-                raise ScanError(f"{path}: {size >> 20:,} MiB, more than a head scan has; give one 3D volume per file")
+                raise ScanError(f"{size >> 20:,} MiB, more than a head scan has; give one 3D volume per file")
             yield gzip_ng.GzipFile(fileobj=file) if is_gzip else file
+    except ScanError as problem:
+        raise ScanError(f"{path}: {problem}") from None
     except FileNotFoundError:
         raise ScanError(f"{path}: no such file; check the path") from None
     except IsADirectoryError:
@@ -114,36 +116,37 @@ def _opened(path: Path) -> Iterator[BufferedIOBase]:
         raise ScanError(f"{path}: cannot be read ({reason}); check the disk and permissions") from None
 
 
-def _read_declared(file: BufferedIOBase, path: Path) -> tuple[nib.Nifti1Header, tuple[int, int, int], np.ndarray]:
+def _read_declared(file: BufferedIOBase) -> tuple[nib.Nifti1Header, tuple[int, int, int], np.ndarray]:
     """Header, checked shape, and voxels of exactly as many bytes as the header declares."""
-    header, read_so_far = _read_header(file, path)
-    shape, stored = _shape(header, path), _stored_type(header, path)
+    header, read_so_far = _read_header(file)
+    shape, stored = _shape(header), _stored_type(header)
     count = math.prod(shape) * stored.itemsize
     if count > MAX_BYTES:
         size = " x ".join(map(str, shape))
-        raise ScanError(f"{path}: {size} voxels of {stored} are {count >> 20:,} MiB; save it as float32 or smaller")
-    skip = _data_offset(header, path) - read_so_far
+        raise ScanError(f"{size} voxels of {stored} are {count >> 20:,} MiB; save it as float32 or smaller")
+    offset = float(header["vox_offset"]) or header.single_vox_offset  # some tools write 0 for the default
+    if not header.single_vox_offset <= offset <= MAX_OFFSET:
+        raise ScanError(f"its header lets voxels begin at byte {offset:g}, so it is damaged; copy it again")
+    skip = int(offset) - read_so_far
     if len(file.read(skip)) < skip:
         raise EOFError
     data = file.read(count)
     if len(data) < count:
-        raise ScanError(f"{path}: truncated, {len(data)} of {count} voxel bytes; copy or download it again")
+        raise ScanError(f"truncated, {len(data)} of {count} voxel bytes; copy or download it again")
     if file.read(1):  # which also verifies the checksum of compressed data
-        raise ScanError(f"{path}: contains more data than its header declares, so it is damaged; copy it again")
+        raise ScanError("contains more data than its header declares, so it is damaged; copy it again")
     return header, shape, np.frombuffer(data, stored).reshape(shape, order="F")
 
 
-def _read_header(file: BufferedIOBase, path: Path) -> tuple[nib.Nifti1Header, int]:
+def _read_header(file: BufferedIOBase) -> tuple[nib.Nifti1Header, int]:
     start = file.read(4)
     if not start:
-        raise ScanError(f"{path}: the file is empty; copy or download it again")
+        raise ScanError("the file is empty; copy or download it again")
     if len(start) < 4:
         raise EOFError
     order = next((order for order in "<>" if struct.unpack(f"{order}i", start)[0] in HEADERS), None)
     if order is None:
-        raise ScanError(
-            f"{path}: not a NIfTI file (its first bytes are {start.hex(' ')}); convert it, e.g. with dcm2niix"
-        )
+        raise ScanError(f"not a NIfTI file (its first bytes are {start.hex(' ')}); convert it, e.g. with dcm2niix")
     (length,) = struct.unpack(f"{order}i", start)
     block = start + file.read(length - 4)
     if len(block) < length:
@@ -151,58 +154,46 @@ def _read_header(file: BufferedIOBase, path: Path) -> tuple[nib.Nifti1Header, in
     kind, magic = HEADERS[length]
     header = kind(block, order, check=False)
     if bytes(header["magic"].item()).rstrip(b"\0\r\n\x1a") != magic:
-        raise ScanError(f"{path}: not a single-file NIfTI (wrong magic); convert .hdr/.img pairs to .nii.gz first")
+        raise ScanError("not a single-file NIfTI (wrong magic); convert .hdr/.img pairs to .nii.gz first")
     return header, length
 
 
-def _shape(header: nib.Nifti1Header, path: Path) -> tuple[int, int, int]:
+def _shape(header: nib.Nifti1Header) -> tuple[int, int, int]:
     axes = int(header["dim"][0])
     if not 1 <= axes <= 7:
-        raise ScanError(f"{path}: its header declares {axes} dimensions, so it is damaged; copy it again")
+        raise ScanError(f"its header declares {axes} dimensions, so it is damaged; copy it again")
     declared = tuple(int(n) for n in header["dim"][1 : 1 + axes])
     size = " x ".join(map(str, declared))
     if min(declared) < 0:
-        raise ScanError(f"{path}: its header declares {size} voxels, so it is damaged; copy it again")
+        raise ScanError(f"its header declares {size} voxels, so it is damaged; copy it again")
     if min(declared) == 0:
-        raise ScanError(f"{path}: empty, {size} voxels; export it again")
+        raise ScanError(f"empty, {size} voxels; export it again")
     if axes < 2:
-        raise ScanError(f"{path}: a single row of voxels ({size}); give a slice or a 3D scan")
+        raise ScanError(f"a single row of voxels ({size}); give a slice or a 3D scan")
     if math.prod(declared[3:]) > 1:
-        raise ScanError(f"{path}: {axes}D ({size}); split it and give one 3D volume per file (fslsplit, nib-split)")
+        raise ScanError(f"{axes}D ({size}); split it and give one 3D volume per file (fslsplit, nib-split)")
     if math.prod(declared) > MAX_VOXELS:
-        raise ScanError(f"{path}: declares {size} voxels, more than a head scan has ({MAX_VOXELS:,}); resample it")
+        raise ScanError(f"declares {size} voxels, more than a head scan has ({MAX_VOXELS:,}); resample it")
     return declared[0], declared[1], declared[2] if axes > 2 else 1
 
 
-def _data_offset(header: nib.Nifti1Header, path: Path) -> int:
-    lowest = header.single_vox_offset
-    offset = float(header["vox_offset"])
-    if offset == 0:  # some tools write 0 for the default
-        return int(lowest)
-    if not lowest <= offset <= MAX_OFFSET:
-        raise ScanError(f"{path}: its header lets voxels begin at byte {offset:g}, so it is damaged; copy it again")
-    return int(offset)
-
-
-def _stored_type(header: nib.Nifti1Header, path: Path) -> np.dtype:
+def _stored_type(header: nib.Nifti1Header) -> np.dtype:
     try:
         stored: np.dtype = header.get_data_dtype()
     except (nib.spatialimages.HeaderDataError, KeyError):
         code = int(header["datatype"])
-        raise ScanError(f"{path}: its header has an unknown voxel type ({code}); copy it again") from None
+        raise ScanError(f"its header has an unknown voxel type ({code}); copy it again") from None
     if stored.kind not in "iuf" or stored.itemsize > 8:
-        raise ScanError(
-            f"{path}: voxels of type {stored} (colour, complex or over 64 bits); export it as integers or floats"
-        )
+        raise ScanError(f"voxels of type {stored} (colour, complex or over 64 bits); export it as integers or floats")
     return stored
 
 
-def _check_varied(voxels: np.ndarray, path: Path) -> None:
+def _check_varied(voxels: np.ndarray) -> None:
     if voxels.min() == voxels.max():
-        raise ScanError(f"{path}: every voxel is {voxels.flat[0]}, an empty scan; export it again")
+        raise ScanError(f"every voxel is {voxels.flat[0]}, an empty scan; export it again")
 
 
-def _scaled(header: nib.Nifti1Header, voxels: np.ndarray, path: Path) -> np.ndarray:
+def _scaled(header: nib.Nifti1Header, voxels: np.ndarray) -> np.ndarray:
     """In native byte order, scaled as the header declares."""
     stored = voxels.dtype
     if not stored.isnative:
@@ -211,7 +202,7 @@ def _scaled(header: nib.Nifti1Header, voxels: np.ndarray, path: Path) -> np.ndar
     if slope == 0 or math.isnan(slope):  # means unscaled in the standard
         slope, inter = 1.0, 0.0
     if not (math.isfinite(slope) and math.isfinite(inter)):
-        raise ScanError(f"{path}: its header scales voxels by {slope} and {inter}, so it is damaged; copy it again")
+        raise ScanError(f"its header scales voxels by {slope} and {inter}, so it is damaged; copy it again")
     if (slope, inter) != (1.0, 0.0):
         exact = np.float32 if stored.itemsize <= 2 else np.float64
         voxels = np.multiply(voxels, slope, dtype=exact)
@@ -219,15 +210,11 @@ def _scaled(header: nib.Nifti1Header, voxels: np.ndarray, path: Path) -> np.ndar
     if voxels.dtype.kind == "f":
         with np.errstate(over="ignore"):
             voxels = voxels.astype(np.float32, copy=False)
-        _check_finite(voxels, path)
+        finite = np.isfinite(voxels).ravel(order="F")  # in the order of the file, hence without a copy
+        if count := finite.size - np.count_nonzero(finite):
+            first = ", ".join(str(index) for index in np.unravel_index(finite.argmin(), voxels.shape, order="F"))
+            raise ScanError(
+                f"{count} voxels are NaN or infinite, the first at voxel ({first}); "
+                "replace them, e.g. with 0 outside the head (fslmaths -nan)"
+            )
     return voxels
-
-
-def _check_finite(voxels: np.ndarray, path: Path) -> None:
-    finite = np.isfinite(voxels).ravel(order="F")  # in the order of the file, hence without a copy
-    if count := finite.size - np.count_nonzero(finite):
-        first = ", ".join(str(index) for index in np.unravel_index(finite.argmin(), voxels.shape, order="F"))
-        raise ScanError(
-            f"{path}: {count} voxels are NaN or infinite, the first at voxel ({first}); "
-            "replace them, e.g. with 0 outside the head (fslmaths -nan)"
-        )

@@ -1,21 +1,26 @@
-"""Whether a scan can be a human head, by its size in millimetres, and whether parts of it are missing.
+"""Whether a scan can be a human head, by its size in millimetres, whether it shows the brain only, and whether parts of
+it are missing.
 
 Limits leave room for preterm infants (brains of at least 60 mm), neck and shoulders in the field of view, slabs and
 single slices. They find units that are wrong by a factor of about 7 and more, and of 2 in stripped brains.
 """
 
-import warnings
 from collections.abc import Sequence
 
 import numpy as np
+from scipy import ndimage
 
-from anofpdm.errors import ScanError, ScanWarning
+from anofpdm.errors import ScanError, warn_scan
 from anofpdm.scans.grid import Grid, bounding_box, describe_grid, likely_unit
-from anofpdm.scans.slices import foreground_of
+from anofpdm.scans.slices import Scan, foreground_of
 
 EXTENT_MM = (30.0, 600.0)  # of the foreground: the second largest extent at least, the largest at most
 SMALLEST_VOXEL_MM = 0.15  # living heads move too much for smaller ones
 LARGEST_HEAD_ML = 10_000.0  # with the neck, where the air is 0
+LARGEST_BRAIN_ML = 2300.0  # a head with its scalp has more
+LEAST_SLICES = 8  # of a raw series, along any axis
+LEAST_EXTENT_MM = 60.0
+LARGEST_VOXEL_MM = 12.0
 LEAST_AIR = 0.3  # fraction of voxels that are 0, if the air is
 USUAL_MM = 180.0
 TOP_MM = 70.0  # from the largest axial section of a brain to its top
@@ -47,6 +52,20 @@ def check_head(volumes: Sequence[np.ndarray], grid: Grid, where: object) -> None
     )
 
 
+def check_header(grid: Grid, path: object) -> None:
+    """Refuse localisers, single slabs and gapped scans, which do not show a brain in three dimensions."""
+    extent = np.array(grid.shape) * grid.spacing_mm
+    if min(grid.shape) < LEAST_SLICES:
+        problem = f"only {min(grid.shape)} slices, a localiser or a slab"
+    elif extent.min() < LEAST_EXTENT_MM:
+        problem = f"covers only {extent.min():.0f} mm along one axis, less than a brain"
+    elif grid.spacing_mm.max() > LARGEST_VOXEL_MM:
+        problem = f"slices {grid.spacing_mm.max():.0f} mm apart, too far to register"
+    else:
+        return
+    raise ScanError(f"{path}: {problem} ({describe_grid(grid)}); give a series that covers the brain")
+
+
 def header_field(grid: Grid) -> str:
     if int(grid.header["sform_code"]):
         return NIFTI_HEADER
@@ -65,11 +84,9 @@ def warn_empty_planes(volumes: Sequence[np.ndarray], grid: Grid, where: object) 
         if len(empty):
             what = "axial slices" if axis == grid.axial_axis else f"planes along axis {axis + 1} of the file"
             share = f"{len(empty)} of its {inside[-1] - inside[0] + 1} {what} inside the head"
-            warnings.warn(
+            warn_scan(
                 f"{where}: {share} are empty (the first is number {empty[0] + 1} in the file); "
-                "lesions there are missed. Export the scan again",
-                ScanWarning,
-                stacklevel=2,
+                "lesions there are missed. Export the scan again"
             )
 
 
@@ -83,18 +100,29 @@ def warn_cut_top(brain: np.ndarray, grid: Grid, where: object) -> None:
     depth_mm = TOP_MM * (1 - np.sqrt(1 - areas[-1] / areas.max()))  # of an ellipsoid
     missing_mm = depth_mm - grid.slice_mm / 2
     if missing_mm > max(LEAST_CUT_MM, grid.slice_mm):
-        warnings.warn(
+        warn_scan(
             f"{where}: the brain reaches the upper edge of the image; about {missing_mm / grid.slice_mm:.0f} slices "
             f"({missing_mm:.0f} mm) may be missing at the top. Lesions there are missed; "
-            "check that the series is complete",
-            ScanWarning,
-            stacklevel=2,
+            "check that the series is complete"
         )
 
 
 def shows_air(volumes: Sequence[np.ndarray]) -> bool:
     """Whether much around the head is exactly 0, as after skull-stripping."""
     return bool(foreground_of(volumes).mean() <= 1 - LEAST_AIR)
+
+
+def is_stripped(voxels: np.ndarray, grid: Grid) -> bool:
+    """Exactly 0 around something that is no larger than a brain. Some scanners set the air around the head to 0 too."""
+    if not shows_air([voxels]):
+        return False
+    filled = ndimage.binary_fill_holes(voxels > 0)
+    return bool(filled.sum() * grid.voxel_ml <= LARGEST_BRAIN_ML)
+
+
+def shows_skull(scan: Scan) -> bool:
+    """Whether a series shows more than a brain."""
+    return any((volume > 0).sum() * scan.grid.voxel_ml > LARGEST_BRAIN_ML for volume in scan.volumes)
 
 
 def _planes(mask: np.ndarray, axis: int) -> np.ndarray:

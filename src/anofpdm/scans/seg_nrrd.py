@@ -1,4 +1,5 @@
-"""Writing masks as .seg.nrrd, the segmentation format of 3D Slicer: an NRRD file with fields for each segment."""
+"""Masks for viewers: .seg.nrrd, the segmentation format of 3D Slicer (an NRRD file with fields for each segment), and
+name and colour of the label as ITK-SNAP reads them."""
 
 from pathlib import Path
 
@@ -6,10 +7,12 @@ import numpy as np
 from zlib_ng import zlib_ng
 
 from anofpdm.scans.grid import Grid, bounding_box
-from anofpdm.scans.lesion_label import LESION_NAME, LESION_RGB, LESION_VALUE
 from anofpdm.scans.nifti import COMPRESSION
 from anofpdm.util.files import write_atomically
 
+LESION_VALUE = 1
+LESION_NAME = "Lesion, suspected (AnoFPDM, research use)"
+LESION_RGB = (230, 75, 53)
 LPS = np.diag([-1.0, -1.0, 1.0])  # NIfTI is RAS
 TERMINOLOGY = (
     "Segmentation category and type - 3D Slicer General Anatomy list"
@@ -61,3 +64,13 @@ def _segment_fields(mask: np.ndarray) -> dict[str, str]:
 
 def _vector(values: np.ndarray) -> str:
     return f"({','.join(repr(float(value) + 0.0) for value in values)})"  # + 0.0: no negative zero
+
+
+def label_table() -> bytes:
+    """ITK-SNAP's label descriptions: index, red, green, blue, opacity, visibility in slices and in 3D, name."""
+    rows = [(0, (0, 0, 0), 0, 0, 0, "Clear Label"), (LESION_VALUE, LESION_RGB, 1, 1, 1, LESION_NAME)]
+    lines = [
+        f"{value:5d} {red:5d} {green:4d} {blue:4d} {opacity:8g} {visible:2d} {mesh:2d}    {name!r}".replace("'", '"')
+        for value, (red, green, blue), opacity, visible, mesh, name in rows
+    ]
+    return "\n".join(["# ITK-SnAP Label Description File", *lines, ""]).encode()

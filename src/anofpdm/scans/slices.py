@@ -20,6 +20,7 @@ from anofpdm.scans.grid import Grid, check_same_grid
 from anofpdm.scans.nifti import read_volume
 
 BRIGHT_PERCENTILE = 99.0  # of a volume's foreground; scaled to 1
+AXIAL = nib.orientations.axcodes2ornt("SPL")  # slices towards superior, rows towards posterior, columns towards left
 LEAST_FOREGROUND = 0.025  # of a slice's area; slices with less are skipped
 
 
@@ -59,23 +60,19 @@ class AxialPlanes:
 
     def __init__(self, grid: Grid, size: int):
         self.grid, self.size = grid, size
-        orientation = nib.io_orientation(grid.affine)  # [3, 2]: world axis and direction of each array axis
-        self._order = np.argsort(orientation[:, 0])[::-1].tolist()  # array axes of z, y, x
-        directions = orientation[self._order, 1] * (1, -1, -1)  # towards superior, posterior, left
-        self._flips = tuple(slice(None, None, int(step)) for step in directions)
-        self.shape = tuple(grid.shape[axis] for axis in self._order)  # z, y, x
-        self.spacing_mm, dy, dx = (float(grid.spacing_mm[axis]) for axis in self._order)
+        on_disk = nib.io_orientation(grid.affine)  # [3, 2]: world axis and direction of each array axis
+        self._to_axial = nib.orientations.ornt_transform(on_disk, AXIAL)
+        self._to_disk = nib.orientations.ornt_transform(AXIAL, on_disk)
+        order = self._to_disk[:, 0].astype(int)  # array axes of z, y, x
+        self.shape = tuple(grid.shape[axis] for axis in order)
+        self.spacing_mm, dy, dx = grid.spacing_mm[order].tolist()
         _, ny, nx = self.shape
         self.pixel_mm = max(ny * dy, nx * dx) / size
         self._sides = ((ny, dy), (nx, dx))  # of a slice: voxels and their size
 
     def axial(self, volume: np.ndarray) -> np.ndarray:
         """[i, j, k] as on disk -> [z, y, x] as in the module's docstring; a view, without a copy."""
-        return volume.transpose(self._order)[self._flips]
-
-    def to_disk_order(self, axial: np.ndarray) -> np.ndarray:
-        """The inverse of `axial`."""
-        return axial[self._flips].transpose(np.argsort(self._order))
+        return np.asarray(nib.apply_orientation(volume, self._to_axial))
 
     def to_network(self, planes: np.ndarray) -> np.ndarray:
         """[n, y, x] -> [n, size, size] float32: aspect ratio kept, centred, zeros around."""
@@ -85,7 +82,7 @@ class AxialPlanes:
         """[n, size, size] at these axial positions -> float32 [i, j, k] on the scan's grid, 0 between slices."""
         axial = np.zeros(self.shape, dtype=np.float32)
         axial[np.asarray(indices, dtype=int)] = _apply(self._native_matrix, slices, self.shape[1:])
-        return self.to_disk_order(axial)
+        return np.asarray(nib.apply_orientation(axial, self._to_disk))
 
     @cached_property
     def _network_matrix(self) -> sparse.csr_array:

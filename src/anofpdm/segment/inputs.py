@@ -4,6 +4,7 @@ import contextlib
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from anofpdm.cohorts.store import open_cohort
 from anofpdm.cohorts.subjects import Source, Subject, is_nifti_name, normalise_name
 from anofpdm.cohorts.writer import MANIFEST
 from anofpdm.errors import AnoFPDMError, CohortError, ScanError
+from anofpdm.raw.brain import BrainFinder
 from anofpdm.scans.dicom.source import holds_dicom, is_zip
 from anofpdm.scans.modalities import InputModalities, as_inputs
 from anofpdm.scans.plausible import DICOM_HEADER, NIFTI_HEADER
@@ -163,12 +165,12 @@ def _is_dicom(path: Path) -> bool:
 
 
 def read_dicom_study(
-    path: Path, modalities: InputModalities, series: Mapping[str, str] | None, raw: Raw
+    path: Path, modalities: InputModalities, series: Mapping[str, str] | None, raw: Raw, find_brain: BrainFinder
 ) -> "DicomStudy":
     from anofpdm.raw.unnamed_dicom import choose_by_image
     from anofpdm.scans.dicom.read import read_study
 
-    return read_study(path, modalities, series, None if raw is Raw.NEVER else choose_by_image)
+    return read_study(path, modalities, series, None if raw is Raw.NEVER else partial(choose_by_image, find_brain))
 
 
 def _dicom_target(
@@ -178,14 +180,15 @@ def _dicom_target(
     folder_name = path.name if path.name not in INVALID_NAMES else path.resolve().name
     name = normalise_name(Path(folder_name).stem if path.is_file() else folder_name) or "scan"
     subject = Subject(name, name, dict.fromkeys(modalities.names, path))
+    find_brain = BrainFinder()
     try:
-        study = read_dicom_study(path, modalities, series, raw)
+        study = read_dicom_study(path, modalities, series, raw, find_brain)
     except AnoFPDMError as problem:
         if alone:
             raise
         return Target(replace(subject, problem=str(problem)))
     subject = replace(subject, images=dict.fromkeys(study.series, path))
-    return Target(subject, study=study, notes=study.notes, brains=study.brains)
+    return Target(subject, study=study, notes=study.notes, brains=find_brain.extracted)
 
 
 def _layout_targets(source: Source, modalities: InputModalities, where: str, raw: Raw) -> list[Target]:
@@ -193,11 +196,12 @@ def _layout_targets(source: Source, modalities: InputModalities, where: str, raw
     subjects, layout = best_layout(source, modalities, where)
     if any(subject.problem is None for subject in subjects):
         return [Target(subject, bids=layout is Layout.BIDS) for subject in subjects]
-    assigned = None if raw is Raw.NEVER else subject_by_images(scan_files(source), modalities)
+    find_brain = BrainFinder()
+    assigned = None if raw is Raw.NEVER else subject_by_images(scan_files(source), modalities, find_brain)
     if assigned is None:
         raise CohortError(f"{where}: {subjects[0].name}: {subjects[0].problem}")
-    subject, notes, brains = assigned
-    return [Target(subject, notes=notes, brains=brains)]
+    subject, notes = assigned
+    return [Target(subject, notes=notes, brains=find_brain.extracted)]
 
 
 def _explicit_target(assigned: Sequence[str], modalities: InputModalities) -> Target:

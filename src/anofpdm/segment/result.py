@@ -16,8 +16,7 @@ from anofpdm.report.overview import draw_overview
 from anofpdm.report.result_page import render_report
 from anofpdm.scans import Grid, write_nifti
 from anofpdm.scans.findings import Finding
-from anofpdm.scans.lesion_label import label_table
-from anofpdm.scans.seg_nrrd import write_seg_nrrd
+from anofpdm.scans.seg_nrrd import label_table, write_seg_nrrd
 from anofpdm.segment import outputs
 from anofpdm.util.files import encode_csv, translate_write_errors, write_atomically
 from anofpdm.util.text import count_noun

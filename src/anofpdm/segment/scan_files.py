@@ -3,12 +3,14 @@
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from anofpdm.choices import Layout
 from anofpdm.cohorts.layouts import bids, brats, folder
 from anofpdm.cohorts.subjects import MASK, Source, Subject, nifti_files, normalise_name, with_modalities
-from anofpdm.errors import CohortError, ConfigError, ScanError
+from anofpdm.errors import CohortError, ScanError
+from anofpdm.raw.brain import BrainFinder
 from anofpdm.scans import read_volume
 from anofpdm.scans.modalities import InputModalities, as_inputs
 
@@ -90,31 +92,31 @@ def select_modalities(
 
 
 def subject_by_images(
-    files: Sequence[Path], modalities: InputModalities
-) -> tuple[Subject, tuple[str, ...], dict[str, bytes]] | None:
-    """One scan, some of whose names do not give their contrast; lines on the files that were chosen by their images,
-    and the brains in these, packed. None where the files cannot be of one study.
+    files: Sequence[Path], modalities: InputModalities, find_brain: BrainFinder
+) -> tuple[Subject, tuple[str, ...]] | None:
+    """One scan, some of whose names do not give their contrast; lines on the files that were chosen by their images.
+    None where the files cannot be of one study.
 
     CohortError where the images do not give the modalities.
     """
-    from anofpdm.raw.unnamed_series import MOST_SERIES, assign_volumes
+    from anofpdm.raw.unnamed_series import assign_by_image
 
     named, unnamed = _split_by_name(files, modalities.names)
-    missing = modalities.without(named)
-    if len(modalities.names) < 2 or not 0 < len(missing.needed) <= len(unnamed) <= MOST_SERIES:
+    if len(modalities.names) < 2 or not unnamed:
         return None
     where = unnamed[0].parent
+    readers = {path.name: partial(read_volume, path) for path in unnamed}
     try:
-        volumes = {path.name: read_volume(path) for path in unnamed}
-        assigned, brains = assign_volumes(volumes, missing, tuple(named), assignment_hint(modalities))
-    except ConfigError:  # deepbet is not installed: the names alone decide
-        return None
+        missing, hint = modalities.without(named), assignment_hint(modalities)
+        assigned = assign_by_image(find_brain, readers, missing, tuple(named), hint)
     except ScanError as problem:
         raise CohortError(f"{where}: {problem}") from None
+    if not assigned:
+        return None
     images = named | {name: where / file for name, file in assigned.items()}
     name = normalise_name(where.resolve().name) or "scan"
     subject = Subject(name, name, {modality: images[modality] for modality in modalities.select(images)})
-    return subject, tuple(f"{file} is used as {name}, by its image" for name, file in assigned.items()), brains
+    return subject, tuple(f"{file} is used as {name}, by its image" for name, file in assigned.items())
 
 
 def _split_by_name(files: Sequence[Path], modalities: tuple[str, ...]) -> tuple[dict[str, Path], list[Path]]:

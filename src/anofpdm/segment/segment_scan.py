@@ -16,15 +16,14 @@ from anofpdm.errors import ContrastWarning, ScanError, ScanWarning
 from anofpdm.method.decision import Decisions
 from anofpdm.raw.brain import DEEPBET, BrainFinder
 from anofpdm.raw.cache import StudyCache
-from anofpdm.raw.stripped import is_stripped
 from anofpdm.raw.study import Study, StudyOptions
 from anofpdm.raw.template import in_template_space
 from anofpdm.report.display import DisplayData, SliceSpace
 from anofpdm.scans import AxialPlanes, Grid, Scan, read_scan, scan_slices
 from anofpdm.scans.findings import Finding, find_lesions
 from anofpdm.scans.grid import on_one_grid
-from anofpdm.scans.nifti import Volume, read_grid
-from anofpdm.scans.plausible import check_head
+from anofpdm.scans.nifti import read_grid
+from anofpdm.scans.plausible import check_head, is_stripped
 from anofpdm.scans.slices import LEAST_FOREGROUND, foreground_of
 from anofpdm.segment.engines import EngineSlices, decide_where_it_fits
 from anofpdm.segment.inputs import Target
@@ -165,7 +164,7 @@ def _scan_in_place(files: Mapping[str, Path], request: SegmentRequest) -> Scan |
     scan = read_scan(dict(files))
     if not request.trust_header:
         check_head(scan.volumes, scan.grid, first)
-    if choose and not request.brain.given and not expects.skull and _is_whole_head(scan, files, request):
+    if choose and not request.brain.given and not expects.skull and _is_whole_head(scan, request):
         return None
     scan = request.brain.apply(scan, first)
     # A head with its skull cannot be compared with the template.
@@ -174,14 +173,14 @@ def _scan_in_place(files: Mapping[str, Path], request: SegmentRequest) -> Scan |
     return scan
 
 
-def _is_whole_head(scan: Scan, files: Mapping[str, Path], request: SegmentRequest) -> bool:
+def _is_whole_head(scan: Scan, request: SegmentRequest) -> bool:
     """Far more foreground than in calibration, and more than a brain, in every series."""
     most = max(request.scans.usual_foreground[1], LEAST_FOREGROUND)
-    for path, volume in zip(files.values(), scan.volumes, strict=True):
+    for volume in scan.volumes:
         foreground = volume > 0
         if foreground.mean() <= most or foreground.sum() * scan.grid.voxel_ml <= SMALLEST_HEAD_ML:
             return False
-        if is_stripped(Volume(path, volume, scan.grid)):
+        if is_stripped(volume, scan.grid):
             return False
     return True
 

@@ -17,9 +17,9 @@ from typing import Any
 from starlette.requests import ClientDisconnect, Request
 
 from anofpdm.errors import AnoFPDMError, ScanError
-from anofpdm.raw.series_header import check_header
 from anofpdm.scans.grid import Grid, check_same_grid, on_one_grid
 from anofpdm.scans.nifti import read_grid
+from anofpdm.scans.plausible import check_header
 from anofpdm.util.text import remove_folders
 from anofpdm.viewer.jobs import INPUT, Job, JobState, JobStore
 from anofpdm.viewer.limits import MIB, Limits, RequestError

@@ -114,18 +114,19 @@ def _run_job(model: "Model", request: "SegmentRequest", job: Job, folder: Path, 
 
 
 def _segment(model: "Model", request: "SegmentRequest", job: Job, out: Path, pipe: Connection) -> None:
+    from anofpdm.raw.brain import BrainFinder
     from anofpdm.raw.cache import StudyCache
 
     files: dict[str, str | Path] = {**job.files}
-    study, brains = None, dict[str, bytes]()
+    study, find_brain = None, BrainFinder()
     if DICOM in files:
         from anofpdm.segment.inputs import read_dicom_study
 
         try:
             series = parse_series_text(job.series)
-            study = read_dicom_study(Path(files[DICOM]), request.inputs, series, request.raw)
+            study = read_dicom_study(Path(files[DICOM]), request.inputs, series, request.raw, find_brain)
             request = request if study.on_one_grid else replace(request, raw=Raw.ALWAYS)
-            files, brains = {**study.convert(Path())}, study.brains
+            files = {**study.convert(Path())}
         except ScanError as error:
             raise ScanError(adapt_to_web(str(error))) from None
 
@@ -135,7 +136,7 @@ def _segment(model: "Model", request: "SegmentRequest", job: Job, out: Path, pip
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ScanWarning)  # they are in the summary
         preparation = Path(os.path.relpath(out / PREPARATION))  # recorded: no path of the server
-        cache = StudyCache(preparation, brains=brains)
+        cache = StudyCache(preparation, brains=find_brain.extracted)
         result = model.segment(files, request=request, progress=send_progress, raw_run=cache)
     result.save(out, title=job.title)
     if study is not None:

@@ -2,7 +2,7 @@
 
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from anofpdm.errors import ConfigError, ScanError
@@ -164,7 +164,17 @@ def choose(every: Sequence[Series], modalities: InputModalities, override: Mappi
             )
     candidates = find_candidates(every, modalities.names, override)
     for modality in modalities.needed:
-        _check_unique(candidates[modality], modality, every, modalities.explain())
+        matches = candidates[modality]
+        if not matches:
+            raise ScanError(
+                f"no series is {modality} by its name (found: {_list_series(every)}); choose it with "
+                f"--series {modality}=NUMBER (--preview lists all){modalities.explain()}"
+            )
+        if len(matches) > 1:
+            options = " or ".join(f"--series {modality}={_series_key(series, every)}" for series in matches)
+            raise ScanError(
+                f"{len(matches)} series could be {modality}: {_list_series(matches)}; choose one with {options}"
+            )
     for modality in modalities.optional:
         if modality not in override:
             usable = [series for series in candidates[modality] if series.problem is None]
@@ -174,19 +184,6 @@ def choose(every: Sequence[Series], modalities: InputModalities, override: Mappi
         if series is another:
             raise ScanError(f"{series.label} cannot be both {modality} and {other}; choose another with --series")
     return chosen
-
-
-def _check_unique(candidates: Sequence[Series], modality: str, every: Sequence[Series], explained: str) -> None:
-    if not candidates:
-        raise ScanError(
-            f"no series is {modality} by its name (found: {_list_series(every)}); "
-            f"choose it with --series {modality}=NUMBER (--preview lists all){explained}"
-        )
-    if len(candidates) > 1:
-        options = " or ".join(f"--series {modality}={_series_key(series, every)}" for series in candidates)
-        raise ScanError(
-            f"{len(candidates)} series could be {modality}: {_list_series(candidates)}; choose one with {options}"
-        )
 
 
 def find_candidates(
@@ -204,51 +201,48 @@ def find_candidates(
 def explain_ignored(every: Sequence[Series], chosen: Mapping[str, Series], optional: Sequence[str]) -> list[str]:
     """A line for each series that was not chosen."""
     others = [series for series in every if series not in chosen.values()]
-    candidates = find_candidates(others, [name for name in optional if name not in chosen], {})
-    lines = []
-    for series in others:
-        problem = _describe_problem(series) if _modality(series, candidates) else ""
-        lines.append(f"{series.label} ignored: {_note(series, others, candidates)}{problem}")
-    return lines
+    usable_as = [name for name in optional if name not in chosen]
+    return [
+        f"{series.label} ignored: {note}{_describe_problem(series) if modality else ''}"
+        for series, modality, note in _explain_uses(others, usable_as, {})
+    ]
 
 
 def preview_lines(every: Sequence[Series], modalities: Sequence[str], override: Mapping[str, str]) -> list[str]:
     """A plain-text table: each series, how it would be used, and why."""
     valid = {name: word for name, word in override.items() if name in modalities}
-    candidates = find_candidates(every, modalities, valid)
     cells = [("series", "description", "size", "mm", "used as", "")]
-    for series in every:
-        label, modality = series.label, _modality(series, candidates)
+    for series, modality, note in _explain_uses(every, modalities, valid):
+        number, spacing = series.label.number, () if series.affine is None else series.grid.spacing_mm
         cells.append((
-            "-" if label.number is None else str(label.number),
-            label.description,
+            "-" if number is None else str(number),
+            series.label.description,
             " x ".join(map(str, series.shape)),
-            "" if series.affine is None else " x ".join(f"{mm:.3g}" for mm in series.grid.spacing_mm),
+            " x ".join(f"{mm:.3g}" for mm in spacing),
             modality or "-",
-            ("chosen with --series" if modality in valid else _note(series, every, candidates))
-            + _describe_problem(series),
+            note + _describe_problem(series),
         ))  # fmt: skip
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)][:-1]
-    return [
-        "  ".join([*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[-1]]).rstrip()
-        for row in cells
-    ]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in cells]
 
 
-def _modality(series: Series, candidates: Mapping[str, Sequence[Series]]) -> str | None:
-    return next((name for name, group in candidates.items() if series in group), None)
-
-
-def _note(series: Series, every: Sequence[Series], candidates: Mapping[str, Sequence[Series]]) -> str:
-    """The reason for or against using a series."""
-    (guessed, note), modality = guess(series.label), _modality(series, candidates)
-    if modality is None:
-        return note if guessed is None else f"{guessed} by {note}, not needed"
-    others = [other for other in candidates[modality] if other is not series]
-    if others:
-        choice = f"--series {modality}={_series_key(series, every)}"
-        note += f"; ambiguous with {_list_series(others)}: choose with {choice}"
-    return note
+def _explain_uses(
+    every: Sequence[Series], modalities: Sequence[str], override: Mapping[str, str]
+) -> Iterator[tuple[Series, str | None, str]]:
+    """Each series, the modality that it would be used as, and the reason for or against."""
+    candidates = find_candidates(every, modalities, override)
+    for series in every:
+        guessed, note = guess(series.label)
+        modality = next((name for name, group in candidates.items() if series in group), None)
+        if modality is None and guessed is not None:
+            note = f"{guessed} by {note}, not needed"
+        if modality in override:
+            note = "chosen with --series"
+        elif modality is not None and len(candidates[modality]) > 1:
+            others = _list_series([other for other in candidates[modality] if other is not series])
+            choice = f"--series {modality}={_series_key(series, every)}"
+            note += f"; ambiguous with {others}: choose with {choice}"
+        yield series, modality, note
 
 
 def _describe_problem(series: Series) -> str:

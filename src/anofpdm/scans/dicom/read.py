@@ -5,8 +5,7 @@ to modalities, seg.py writes results as DICOM. World coordinates are those of NI
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -23,13 +22,8 @@ from anofpdm.util.text import printable
 
 REMEDY = "segment it with --raw auto, or register and resample the series onto one grid and give the NIfTI files"
 
-
-Brains = dict[str, bytes]  # extracted ones, packed (raw/brain.py)
-# Takes the series, the modalities, those that the user assigned, and a function that reads a series. Returns UIDs by
-# modality.
-ImageChooser = Callable[
-    [Sequence[Series], InputModalities, Mapping[str, str], Callable[[Series], Volume]], tuple[dict[str, str], Brains]
-]
+# Takes the path of a study, its series, the modalities, and those that the user assigned. Returns UIDs by modality.
+ImageChooser = Callable[[Path, Sequence[Series], InputModalities, Mapping[str, str]], dict[str, str]]
 
 
 @dataclass(frozen=True)
@@ -39,7 +33,6 @@ class DicomStudy:
     path: Path  # the folder or zip
     series: dict[str, Series]  # by modality, in the requested order; optional ones may be missing
     notes: tuple[str, ...] = ()  # lines on series chosen by their images, and on those that are not used
-    brains: Brains = field(default_factory=dict)  # of series whose images were compared
 
     @property
     def reference(self) -> Series:
@@ -93,12 +86,10 @@ def read_study(
     different grids. Without it, they must lie on one.
     """
     wanted, given = as_inputs(modalities), override or {}
-    by_image, brains = dict[str, str](), Brains()
     with open_source(path) as source:
         every = _all_series(source)
     try:
-        if choose_by_image is not None:
-            by_image, brains = choose_by_image(every, wanted, given, partial(_read_volume, path))
+        by_image = {} if choose_by_image is None else choose_by_image(path, every, wanted, given)
         chosen = choose(every, wanted, {**given, **by_image})
         for modality, series in chosen.items():
             if series.problem is not None:
@@ -108,10 +99,10 @@ def read_study(
     except ScanError as problem:
         raise ScanError(f"{path}: {problem}") from None
     notes = [f"{chosen[name].label} is used as {name}, by its image" for name in by_image]
-    return DicomStudy(path, chosen, (*notes, *explain_ignored(every, chosen, wanted.optional)), brains)
+    return DicomStudy(path, chosen, (*notes, *explain_ignored(every, chosen, wanted.optional)))
 
 
-def _read_volume(path: Path, series: Series) -> Volume:
+def read_series(path: Path, series: Series) -> Volume:
     with open_source(path) as source:
         return Volume(path, _voxels(source, series), series.grid)
 

@@ -14,7 +14,7 @@ from anofpdm.errors import ScanError
 from anofpdm.scans.dicom.header import Tags, read_tags, silence_libraries
 from anofpdm.scans.dicom.read import DicomStudy
 from anofpdm.scans.dicom.source import open_source
-from anofpdm.scans.lesion_label import LESION_NAME
+from anofpdm.scans.seg_nrrd import LESION_NAME
 from anofpdm.util.files import write_atomically
 
 try:

@@ -51,16 +51,14 @@ def find_series(source: Source) -> list[Series]:
             key = header[0].study, header[0].uid
             labels.setdefault(key, header[0])
             frames.setdefault(key, []).extend(header[1])
-    every = [_series(label, frames[key]) for key, label in labels.items()]
+    every = []
+    for key, label in labels.items():
+        try:
+            _check_alike(frames[key])
+            every.append(Series(label, *compute_geometry(frames[key])))
+        except ScanError as problem:
+            every.append(Series(label, frames[key], None, str(problem)))
     return sorted(every, key=lambda series: (series.label.number is None, series.label.number or 0, series.label.uid))
-
-
-def _series(label: Label, frames: list[Frame]) -> Series:
-    try:
-        _check_alike(frames)
-        return Series(label, *compute_geometry(frames))
-    except ScanError as problem:
-        return Series(label, frames, None, str(problem))
 
 
 def _check_alike(frames: Sequence[Frame]) -> None:
@@ -120,7 +118,7 @@ def compute_geometry(frames: Sequence[Frame]) -> tuple[list[Frame], np.ndarray]:
     affine = np.eye(4)
     affine[:3, 0], affine[:3, 1], affine[:3, 2] = cosines[0] * column_mm, cosines[1] * row_mm, step
     affine[:3, 3] = positions.mean(axis=0) - step * (len(frames) - 1) / 2
-    check_affine(affine, "its geometry")
+    check_affine(affine)
     return ordered, TO_RAS @ affine
 
 
