@@ -41,13 +41,13 @@ def collect_messages() -> list[Message]:
 
 
 def _messages_of(node: ast.AST, classes: set[str]) -> Iterator[tuple[str, ast.expr]]:
-    """Calls of an error class, of `warnings.warn`, and of a module's `_warn`, whose last argument is the text."""
+    """Calls of an error class, of `warnings.warn`, of `warn_scan`, and of a module's `_warn` (its last argument)."""
     if not isinstance(node, ast.Call) or not node.args:
         return
     name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
     if name in classes:
         yield name, node.args[0]
-    elif name == "warn":
+    elif name in ("warn", "warn_scan"):
         yield "ScanWarning", node.args[0]
     elif name == "_warn":
         yield "ScanWarning", node.args[-1]
