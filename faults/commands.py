@@ -21,7 +21,7 @@ INTO_MODEL = ("calibrate", "distill")  # their output folder is the model
 LOCKED = tuple(name for name in NAMES if name not in ("calibrate", RAW))
 METHODS = ("--method", "anofpdm-ddim", "--method", "ddim-classifier-free", "--first-setting", "--seeds", "2")
 
-TRAINING = ("--steps", "12", "--save-minutes", "0", "--no-pictures", *CPU)
+TRAINING = ("--steps", "12", "--save-minutes", "0", *CPU)
 
 Arguments = tuple[Argument, ...]
 Completed = frozenset[Hashable]

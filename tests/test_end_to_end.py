@@ -34,7 +34,7 @@ def home(tmp_path_factory):
     (home / "split.csv").write_text("\n".join(["patient,split", *parts]))
     split = ("--split", home / "split.csv", "--workers", 1)
     anofpdm("prepare", "brats21", home / "scans", home / "cohort", "--size", 32, *split)
-    train = ("train", home / "cohort", "--batch", 4, "--steps", 3, "--no-pictures", "--device", "cpu")
+    train = ("train", home / "cohort", "--batch", 4, "--steps", 3, "--device", "cpu")
     anofpdm(*train, "--out", home / "guided", "--from", BUNDLED / "phantom-tumour")
     return home
 

@@ -64,8 +64,8 @@ def cohort(scans):
 
 
 def test_train_resume_and_fine_tune(cohort, tmp_path):
-    words = ("train", cohort, "--preset", "tiny", "--batch", 4, "--no-pictures", "--device", "cpu")
-    resume = ("train", cohort, "--out", tmp_path / "m", "--resume", "--no-pictures")
+    words = ("train", cohort, "--preset", "tiny", "--batch", 4, "--device", "cpu")
+    resume = ("train", cohort, "--out", tmp_path / "m", "--resume")
     with smaller_preset():
         assert "jumped" not in run(*words, "--out", tmp_path / "m", "--steps", 2).stdout
     assert "holds a model already" in refused(*words, "--out", tmp_path / "m", "--steps", 3)
@@ -77,7 +77,7 @@ def test_train_resume_and_fine_tune(cohort, tmp_path):
     changed = refused(*resume, "--batch", 8, "--preset", "tiny", "--from", tmp_path / "m", "--steps", 4)
     assert "--batch, --preset, --from cannot change" in changed
     run("train", cohort, "--out", tmp_path / "f", "--from", tmp_path / "m", "--steps", 1, "--batch", 4)
-    assert (tmp_path / "f" / "samples.png").is_file()
+    assert (tmp_path / "f" / "weights.safetensors").is_file()
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def calibrated(cohort, tmp_path_factory):
     model = tmp_path_factory.mktemp("model") / "m"
     words = ("train", cohort, "--out", model, "--preset", "tiny", "--batch", 4, "--steps", 20, "--learning-rate", 0.01)
     with smaller_preset():
-        run(*words, "--no-pictures", "--device", "cpu")
+        run(*words, "--device", "cpu")
     settings = ("--levels", 6, "--split", "train", "--strengths", "0,2", "--device", "cpu")
     printed = run("calibrate", model, cohort, *settings).stdout
     assert all(word in printed for word in ("chosen", "best", "cosine", "curve", "calibration.json"))

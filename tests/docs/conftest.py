@@ -148,7 +148,7 @@ def fill_models() -> None:
         ("M4", "COHORT", ("--task", "classifier")),
         ("bundled/phantom-stroke", "strokes", ()),
     ):
-        train = ("train", cohort, "--out", name, "--preset", "tiny", "--batch", 4, "--steps", 2, "--no-pictures")
+        train = ("train", cohort, "--out", name, "--preset", "tiny", "--batch", 4, "--steps", 2)
         run(*train, "--device", "cpu", *words)
     quick = ("--levels", 3, "--strengths", "0,2", "--split", "train", "--device", "cpu")
     run("calibrate", "MODEL", "COHORT", *quick)

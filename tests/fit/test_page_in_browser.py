@@ -10,7 +10,7 @@ from tests import toys
 from tests.docs.test_docs import parse
 from tests.fit.fit_toys import fit
 
-PICTURES = ["a sample of the prepared slices", "loss curve", "samples of each label", "calibration"]
+PICTURES = ["a sample of the prepared slices", "loss curve", "calibration"]
 TEXTS = ("Not used: 1 scan", "p0_t2.nii.gz", "AUC", "lesion area", "validation patients", "called unhealthy")
 
 

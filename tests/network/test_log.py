@@ -10,7 +10,7 @@ import pytest
 from anofpdm.network.training import run_training
 from anofpdm.network.training.log import TrainingLog, loss_jump
 from anofpdm.network.training.training_config import TrainingLimits
-from tests.network.trainers import QUIET, trainer_of
+from tests.network.trainers import trainer_of
 
 
 class TestLossJump:
@@ -52,7 +52,7 @@ class TestLossJump:
 def test_tensorboard_is_written_if_installed(cohort, tmp_path, monkeypatch):
     writer = Mock()
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", SimpleNamespace(SummaryWriter=writer))
-    run_training.train(trainer_of(cohort), cohort, tmp_path, TrainingLimits(steps=2, **QUIET))
+    run_training.train(trainer_of(cohort), cohort, tmp_path, TrainingLimits(steps=2, log_steps=1))
     writer.assert_called_once_with(tmp_path / "tensorboard", purge_step=1)
     *_, last = calls = writer.return_value.mock_calls
     assert [made.args[2] for made in calls if made.args[:1] == ("loss",)] == [1, 2]

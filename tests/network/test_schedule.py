@@ -6,7 +6,6 @@ import torch
 
 from anofpdm.errors import ConfigError
 from anofpdm.network.schedule import NoiseSchedule
-from anofpdm.network.training.sample_pictures import sample
 
 SCHEDULE = NoiseSchedule.linear()
 BARS = np.cumprod(1 - np.linspace(1e-4, 0.02, 1000))  # the paper's
@@ -40,32 +39,6 @@ def test_a_ddim_step_keeps_slice_and_noise():
     x = SCHEDULE.add_noise(x0, 500, noise)
     for t_next in (20, 480, 700):
         torch.testing.assert_close(SCHEDULE.ddim_step(x, x0, 500, t_next), SCHEDULE.add_noise(x0, t_next, noise))
-
-
-def test_sampling_a_gaussian_gives_that_gaussian():
-    """The exact denoiser of N(mean, deviation^2) maps pure noise to that distribution."""
-    mean, deviation = 0.3, 0.2
-
-    def predict(x, t):
-        gain = math.sqrt(BARS[t]) * deviation**2 / (BARS[t] * deviation**2 + 1 - BARS[t])
-        return SCHEDULE.noise_in(x, mean + gain * (x - math.sqrt(BARS[t]) * mean), t)
-
-    noise = torch.randn(64, 1, 32, 32, generator=torch.Generator().manual_seed(0))
-    samples = sample(predict, noise, schedule=SCHEDULE, steps=200)
-    assert samples.mean().item() == pytest.approx(mean, abs=0.01)
-    assert samples.std().item() == pytest.approx(deviation, rel=0.05)
-
-
-@pytest.mark.parametrize(("total", "expected"), [(1000, [999, 749, 499, 249]), (5, [4, 3, 2, 1, 0])])
-def test_levels_of_sampling_are_evenly_spaced_from_the_last(total, expected):
-    levels = []
-
-    def predict(x, t):
-        levels.append(t)
-        return x
-
-    sample(predict, torch.zeros(1, 1, 4, 4), schedule=NoiseSchedule.linear(total), steps=len(expected))
-    assert levels == expected
 
 
 @pytest.mark.parametrize("wrong", [{"steps": 0}, {"first": 0.0}, {"first": 0.03}, {"last": 1.0}])

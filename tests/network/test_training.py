@@ -7,7 +7,6 @@ import shutil
 import signal
 
 import pytest
-from PIL import Image
 
 from anofpdm.choices import Noise, Task
 from anofpdm.errors import ConfigError, ModelError, TrainingError
@@ -20,11 +19,11 @@ from anofpdm.network.training.training_config import TrainingConfig, TrainingLim
 from anofpdm.network.unet import UNet
 from anofpdm.scans.expects import ScanExpectation
 from anofpdm.util.distributed import World
-from tests.network.trainers import CPU, NETWORK, QUIET, UNLABELLED, assert_same, new_trainer, trainer_of
+from tests.network.trainers import CPU, NETWORK, UNLABELLED, assert_same, new_trainer, trainer_of
 
 
 def train(trainer, cohort, out, steps):
-    run_training.train(trainer, cohort, out, TrainingLimits(steps=steps, **QUIET))
+    run_training.train(trainer, cohort, out, TrainingLimits(steps=steps, log_steps=1))
 
 
 def resume(out, cohort):
@@ -61,14 +60,12 @@ def check_equals_the_whole(out, cohort, run):
 
 class TestRun:
     def test_files_of_a_run(self, cohort, tmp_path):
-        run_training.train(trainer_of(cohort), cohort, tmp_path, TrainingLimits(steps=4, log_steps=2, sample_steps=2))
+        run_training.train(trainer_of(cohort), cohort, tmp_path, TrainingLimits(steps=4, log_steps=2))
         weights, header, _ = checkpoint.load_model(tmp_path)
         config = ModelConfig.from_header(header, tmp_path)
         assert (config.step, config.task, config.modalities) == (4, "guided", ("flair", "t2"))
         UNet(config.network).load_state_dict(weights)
         assert [json.loads(line)["step"] for line in (tmp_path / "log.jsonl").read_text().splitlines()] == [2, 4]
-        assert Image.open(tmp_path / "samples.png").size[0] == 4 * 2 * 16
-        assert Image.open(tmp_path / "loss_by_level.png").size[0] > 100
 
     @pytest.mark.parametrize(
         "expects",
@@ -115,7 +112,7 @@ class TestRun:
         trainer = trainer_of(cohort)
         next(trainer.network.parameters()).data[0] = float("nan")
         with pytest.raises(TrainingError, match="non-finite loss"):
-            run_training.train(trainer, cohort, tmp_path, TrainingLimits(minutes=0.01, log_steps=10**6, sample_steps=0))
+            run_training.train(trainer, cohort, tmp_path, TrainingLimits(minutes=0.01, log_steps=10**6))
         assert not list(tmp_path.glob("*.safetensors"))
 
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

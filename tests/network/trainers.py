@@ -1,7 +1,6 @@
 """Small trainers for the tests of training."""
 
 import dataclasses
-from typing import Any
 
 import torch
 
@@ -16,7 +15,6 @@ CPU = torch.device("cpu")
 NETWORK = UNetConfig(2, channels=8, multipliers=(1, 2), blocks=1, attention=(2,))
 UNLABELLED = dataclasses.replace(NETWORK, n_labels=1, null_label=0)
 WITHOUT_DROPOUT = dataclasses.replace(NETWORK, dropout=0.0)
-QUIET: dict[str, Any] = {"log_steps": 1, "sample_steps": 0}
 
 
 def new_trainer(network: UNetConfig, config: TrainingConfig) -> Trainer:

@@ -49,7 +49,6 @@ def train(
     seed: Annotated[int | None, Option(min=0, max=2**63 - 1, help="Random seed. Default: 0.")] = None,
     device: Device = "auto",
     save_minutes: Annotated[float, Option(min=0, help="Time between saves (minutes).")] = 5.0,
-    pictures: Annotated[bool, Option(help="Draw samples of the network at every save.")] = True,
     weights: Weights = WeightFormat.FLOAT32,
 ) -> None:
     """Train a network on a prepared cohort. Several GPUs: torchrun --nproc-per-node 4 -m anofpdm train ..."""
@@ -57,10 +56,9 @@ def train(
     from anofpdm.cohorts import open_cohort
     from anofpdm.network.training import run_training
     from anofpdm.network.training.log import LOG, loss_jump
-    from anofpdm.network.training.sample_pictures import SAMPLES
     from anofpdm.network.training.training_config import TrainingConfig, TrainingLimits
 
-    limits = TrainingLimits(steps, minutes, save_minutes, sample_steps=25 if pictures else 0, weights=weights)
+    limits = TrainingLimits(steps, minutes, save_minutes, weights=weights)
     slices = open_cohort(cohort)
     local_device = resolve_device(device)
     options: dict[str, Any] = {"task": task, "batch": batch, "learning_rate": learning_rate, "augment": augment}
@@ -76,8 +74,7 @@ def train(
         progress("Training", 0.0, 1.0)
         run_training.train(trainer, slices, out, limits, progress)
     if world.is_main:
-        samples = f"; samples: {out / SAMPLES}" if (out / SAMPLES).is_file() else ""
-        print(f"step {trainer.step}: model saved in {out}{samples}")
+        print(f"step {trainer.step}: model saved in {out}")
         if jump := loss_jump(out):
             print(
                 f"note: the loss jumped from {jump.before:.2g} to {jump.after:.2g} near step {jump.step} "

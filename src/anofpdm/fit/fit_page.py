@@ -19,7 +19,6 @@ from anofpdm.labels import LABEL_NAMES, estimated_note
 from anofpdm.method.calibration import Calibration
 from anofpdm.network.predictor import TrainedModel
 from anofpdm.network.training.log import loss_jump, minutes_trained, read_log
-from anofpdm.network.training.sample_pictures import SAMPLES
 from anofpdm.report.render import render
 from anofpdm.scoring.burden import detected_by_burden
 from anofpdm.student.student import Student
@@ -61,7 +60,6 @@ def render_page(config: FitConfig, result: FitResult) -> str:
         minutes=minutes_trained(config.out),
         jump=loss_jump(config.out),
         losses=draw_losses([line["step"] for line in log], [line["loss"] for line in log]) if log else None,
-        samples=_read(config.out / SAMPLES),
         calibration=calibration,
         scored=", ".join(calibration.modalities[channel] for channel in calibration.settings.channels),
         estimated=estimated_note(calibration.n_estimated),

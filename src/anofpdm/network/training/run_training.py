@@ -1,4 +1,4 @@
-"""A training run from its first step to its last: steps, saves, log, pictures, stop requests."""
+"""A training run from its first step to its last: steps, saves, log, stop requests."""
 
 import contextlib
 import math
@@ -20,7 +20,6 @@ from anofpdm.network import checkpoint
 from anofpdm.network.config import ModelConfig, UNetConfig
 from anofpdm.network.training.batches import SliceOrder, read_ahead
 from anofpdm.network.training.log import TrainingLog
-from anofpdm.network.training.sample_pictures import save_pictures
 from anofpdm.network.training.trainer import Trainer
 from anofpdm.network.training.training_config import TrainingConfig, TrainingLimits
 from anofpdm.network.weight_format import store
@@ -196,8 +195,6 @@ class _Run:
         header = to_plain(config)
         checkpoint.save_state(self.out, trainer.state(), header)
         checkpoint.save_model(self.out, store(weights, self.limits.weights), header)
-        if self.limits.sample_steps:
-            save_pictures(trainer, cohort.slices.shape[1:], self.out, self.limits.sample_steps)
 
 
 def memory_note(trainer: Trainer) -> str:

@@ -27,7 +27,6 @@ from anofpdm.util.memory import unless_out_of_memory
 
 NETWORK, AVERAGE = "network.", "average."
 MOMENTS = ("exp_avg", "exp_avg_sq")  # as torch names those of the optimiser
-LEVEL_BINS = 10
 RECORD_AFTER = 3  # steps, during which libraries choose their kernels
 
 
@@ -64,7 +63,6 @@ class Trainer:
         self.micro_batch = config.batch // self.world.count  # halved when memory runs out
         self.step = self.eager_steps = 0
         self._generator = torch.Generator(device)
-        self.level_loss = torch.zeros(2, LEVEL_BINS, device=device)  # sums and counts since the last picture
 
     def new_network(self) -> nn.Module:
         return UNet(self.network_config).to(self.device)
@@ -134,7 +132,6 @@ class Trainer:
         while not self.eager_steps:
             with self.runner.no_sync():  # type: ignore[operator]
                 short = unless_out_of_memory(lambda: self._backward(inputs)) is None
-            self.level_loss.zero_()
             self.optimiser.zero_grad()
             if not self.world.any(short, self.device):
                 break
@@ -153,10 +150,7 @@ class Trainer:
             losses = self.losses(part)
             with fast_gradients(self.device):
                 (losses.sum() / count).backward()
-            losses = losses.detach()
-            total += losses.sum() / count
-            bins = part.t * LEVEL_BINS // len(self.schedule)
-            self.level_loss.index_add_(1, bins, torch.stack([losses, torch.ones_like(losses)]))
+            total += losses.detach().sum() / count
         return total
 
     def losses(self, inputs: Inputs) -> Tensor:

@@ -35,7 +35,6 @@ class TrainingLimits:
     minutes: float | None = None
     save_minutes: float = 5.0
     log_steps: int = 50
-    sample_steps: int = 25  # DDIM steps of sampled pictures; 0: no pictures
     weights: WeightFormat = WeightFormat.FLOAT32  # of the saved model; a run resumes from a state in full precision
 
     def __post_init__(self) -> None:
