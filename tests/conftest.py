@@ -10,6 +10,7 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # started in the backgrou
 
 import pytest
 from hypothesis import settings
+from PIL import ImageDraw
 
 # Without a deadline: on a busy machine an example may take any time. In CI the same examples every time; elsewhere, new
 # ones are tried.
@@ -24,6 +25,14 @@ def small_contact_sheets():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("anofpdm.cohorts.contact_sheet.MAX_ROWS", 1)
         yield
+
+
+@pytest.fixture
+def drawn_texts(monkeypatch):
+    """What is written into pictures, in that order."""
+    texts: list[str] = []
+    monkeypatch.setattr(ImageDraw.ImageDraw, "text", lambda _pen, _at, text, *_args, **_options: texts.append(text))
+    return texts
 
 
 @pytest.fixture(scope="module")

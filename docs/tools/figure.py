@@ -22,7 +22,7 @@ from anofpdm.phantoms.phantom_cohort import write_phantoms
 from anofpdm.scans import AxialPlanes, mask_slices, read_scan, read_volume, scan_slices
 from anofpdm.segment.model import Model
 from anofpdm.segment.result import Segmentation
-from anofpdm.util.drawing import BLUE, OUTLINE, draw_outline, encode_png, grey_tile, heat_tile, mark_sides
+from anofpdm.util.drawing import BLUE, OUTLINE, annotate, arrange, encode_png, grey_tile, heat_tile
 from docs.tools.method_svg import Pictures, draw_method
 
 DOCS = Path(__file__).resolve().parents[1]
@@ -30,7 +30,6 @@ SEED, PATIENTS = 2024, 4  # of phantoms that the model was not trained on
 EXPLAINED = 1  # number of the phantom in the figure of the method
 SHOWN = (60, 180, 300, 420)  # noise levels in the figure
 TILE = 150
-ROWS = 3
 CROP = slice(5, -5)  # pixels of a slice that are shown; the rest is background
 
 
@@ -102,7 +101,7 @@ def gather_pictures(model: Model, result: Result) -> Pictures:
         healthy=picture(grey(result.pixels[healthy, flair])),
         levels=tuple((t, picture(grey(x)), picture(grey(g)), picture(grey(u))) for t, x, g, u in rows),
         map=picture(heat_tile(decisions.maps[row][CROP, CROP], float(decisions.maps[row].max()), TILE)),
-        mask=picture(draw_outline(shown, decisions.masks[row][CROP, CROP], width=2)),
+        mask=picture(annotate(shown, {OUTLINE: decisions.masks[row][CROP, CROP]})),
         steps=calibration.settings.levels,
         divergence=tuple(tuple(curve) for curve in evidence.divergence[:, 0].tolist()),
     )
@@ -119,15 +118,15 @@ def picture(tile: Image.Image) -> str:
 
 def draw_results(results: Sequence[Result], channel: int) -> bytes:
     """A column per phantom: slice, map, outlines of the mask (red) and of the true one (blue)."""
-    sheet = Image.new("RGB", (TILE * len(results), TILE * ROWS))
-    for number, result in enumerate(results):
+    columns = []
+    for result in results:
         decisions, row = result.segmentation.decisions, result.largest
         image = grey(result.pixels[row, channel])
-        outlined = draw_outline(image, result.truth[row][CROP, CROP], BLUE, 2)
-        outlined = draw_outline(outlined, decisions.masks[row][CROP, CROP], OUTLINE, 2)
-        for line, tile in enumerate((image, heat_tile(decisions.maps[row][CROP, CROP], 1.0, TILE), outlined)):
-            sheet.paste(mark_sides(tile), (number * TILE, line * TILE))
-    return encode_png(sheet.quantize(128))
+        outlines = {BLUE: result.truth[row][CROP, CROP], OUTLINE: decisions.masks[row][CROP, CROP]}
+        heat = heat_tile(decisions.maps[row][CROP, CROP], 1.0, TILE)
+        tiles = annotate(image, {}, "RL"), annotate(heat, {}, "RL"), annotate(image, outlines, "RL")
+        columns.append(arrange([[tile] for tile in tiles], gap=0))
+    return encode_png(arrange([columns], gap=0).quantize(128))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from anofpdm.calibration.fit_calibration import LabelledEvidence
 from anofpdm.choices import StrengthBy
 from anofpdm.labels import UNHEALTHY
 from anofpdm.method.calibration import Calibration
-from anofpdm.util.drawing import BLUE, ORANGE, Line, chart, encode_png, hstack_images
+from anofpdm.util.drawing import BLUE, ORANGE, Line, arrange, chart, encode_png
 
 
 def draw_calibration(calibration: Calibration, gathered: LabelledEvidence) -> bytes:
@@ -40,4 +40,4 @@ def draw_calibration(calibration: Calibration, gathered: LabelledEvidence) -> by
         "Divergence of the guided estimate (median M_t)",
         xlabel="noise level t",
     )
-    return encode_png(hstack_images([by_strength, by_cosine, curves]))
+    return encode_png(arrange([[by_strength, by_cosine, curves]]))

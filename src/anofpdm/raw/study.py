@@ -17,14 +17,7 @@ from anofpdm.raw.contrast import CONTRASTS, Likelihoods, compare_contrasts, meas
 from anofpdm.raw.geometry import apply, coverage, encode_transform, resample, rotation_degrees, working_grid
 from anofpdm.raw.mixed_up import warn_mixed_up
 from anofpdm.raw.register import Head, Registration, register_affine, register_rigid
-from anofpdm.raw.series_pictures import (
-    Images,
-    choose_planes,
-    cut_planes,
-    draw_brain,
-    draw_registration,
-    draw_study,
-)
+from anofpdm.raw.series_pictures import draw_series
 from anofpdm.raw.study_checks import check_brain, check_registration, check_series, check_template
 from anofpdm.raw.template import load_template, overlap_with, scan_position
 from anofpdm.raw.thick import divide_slices, resample_series
@@ -116,7 +109,6 @@ class Study:
         warn_cut_top(reference.brain, reference.grid, self.files[first])
         self.cache.report(f"reference: {first} ({self.files[first]})")
         grid = self._choose_grid(reference)
-        planes, images = choose_planes(reference), dict[str, Images]()
         volumes, paths = dict[str, np.ndarray](), dict[bytes, Path]()
         votes, weights = np.zeros((2, *grid.shape), np.float32)
         for name, path in self.files.items():
@@ -125,7 +117,6 @@ class Study:
                 raise ScanError(f"{path}: exactly the image of {same}; give the file of each modality")
             placed = self._place(name, series, reference)
             self.series += (placed,)
-            images[name] = cut_planes(series.voxels, series.grid, planes, placed.matrix)
             to_series = placed.matrix @ self.scan_to_reference
             volumes[name] = resample_series(series, grid, to_series)
             weight = np.float32(REFERENCE_WEIGHT if name == first else 1)
@@ -135,12 +126,20 @@ class Study:
         self.brain = votes >= 0.5 * weights  # in most of the series that cover a voxel
         if not self.brain.any():
             raise ScanError(f"{self.files[first]}: the brain mask is empty; give --brain-mask or --skull-strip")
-        outline = cut_planes(self.brain, grid, planes, self.reference_to_scan) >= 0.5
-        self.pictures = draw_study(images, outline)
+        self._draw_pictures(volumes, grid)
         if not self.options.expects.skull:
             for volume in volumes.values():
                 volume[~self.brain] = 0
         self.scan = Scan(tuple(volumes), tuple(volumes.values()), grid)
+
+    def _draw_pictures(self, volumes: Mapping[str, np.ndarray], grid: Grid) -> None:
+        """Of each series on the grid of the scan, before the skull is removed."""
+        first, *others = volumes
+        reference, no_brain = Head(volumes[first], self.brain, grid), np.zeros_like(self.brain)
+        self.pictures = {first: draw_series(f"{first}: reference. Blue: brain mask", reference)}
+        for name in others:
+            title = f"{name}, registered. Orange: edges of {first}. Blue: brain mask"
+            self.pictures[name] = draw_series(title, Head(volumes[name], no_brain, grid), reference)
 
     def _choose_grid(self, reference: Head) -> Grid:
         """Of the reference or the template, with a square around the brain."""
@@ -189,7 +188,7 @@ class Study:
             record |= {"file": path.name, "sha256": file_sha256(path), "shape": list(grid.shape)}
             record["spacing_mm"] = np.round(grid.spacing_mm, 4).tolist()
             head = Head(voxels, np.zeros(voxels.shape, dtype=bool), grid)  # until its brain is found
-            stage.picture = lambda: draw_brain(f"{name}. Blue: brain of {head.volume_ml:.0f} ml", head)
+            stage.picture = lambda: draw_series(f"{name}. Blue: brain of {head.volume_ml:.0f} ml", head)
             brain, stage.reused = self.cache.once(
                 f"brain_{name}.nii.gz",
                 self._key(name),
@@ -215,7 +214,7 @@ class Study:
             registration = self._register(stage, name, lambda: register_rigid(reference, head))
             matrix = registration.matrix
             title = f"{name}, registered. Orange: edges of {first}. Blue: its brain. Red: brain of {name}"
-            stage.picture = lambda: draw_registration(title, reference, head, matrix)
+            stage.picture = lambda: draw_series(title, head, reference, matrix)
             agreement = check_registration(registration, reference, head, (self.files[first], self.files[name]))
             moved_mm = np.linalg.norm(apply(matrix, reference.centre_mm) - reference.centre_mm)
             moved = f"moved by {moved_mm:.1f} mm and {rotation_degrees(matrix):.1f} degrees"
@@ -238,7 +237,7 @@ class Study:
             registration = self._register(stage, MNI152, lambda: register_affine(template, reference))
             overlap = overlap_with(template, reference.brain, reference.grid, registration.matrix)
             title = f"{name}, registered. Orange: edges of {MNI152}. Blue: its brain. Red: brain"
-            stage.picture = lambda: draw_registration(title, template, reference, registration.matrix)
+            stage.picture = lambda: draw_series(title, reference, template, registration.matrix)
             check_template(registration, overlap, self.files[name])
             position = "already in its space" if registration.kept else "affine"
             stage.summary = f"registered to {MNI152}, {position}, brains overlap by {overlap:.2f}"

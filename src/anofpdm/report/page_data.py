@@ -8,7 +8,7 @@ from PIL import Image
 
 from anofpdm.report import wording
 from anofpdm.report.display import DecisionRules, SegmentedScan
-from anofpdm.util.drawing import HEAT_COLOURS, encode_png, grey_levels, heat_levels
+from anofpdm.util.drawing import HEAT_COLOURS, encode_png, grey_levels, heat_levels, space_evenly
 from anofpdm.util.files import without_nan
 
 OVERVIEW_SLICES = 24
@@ -54,12 +54,6 @@ def overview_rows(areas: np.ndarray) -> list[int]:
     limit = max(OVERVIEW_SLICES // 2, OVERVIEW_SLICES - len(without))
     rows = space_evenly(with_lesion, limit)
     return sorted([*rows, *space_evenly(without, OVERVIEW_SLICES - len(rows))])
-
-
-def space_evenly(rows: np.ndarray, limit: int) -> list[int]:
-    """At most `limit` of the rows, at equal distances."""
-    positions = np.linspace(0, len(rows) - 1, min(limit, len(rows))).round().astype(int)
-    return [int(row) for row in rows[positions]]
 
 
 # ---- parts -----------------------------------------------------------------------------------------------------------

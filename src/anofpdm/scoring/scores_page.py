@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageDraw
+from PIL import Image
 
 from anofpdm import __version__
 from anofpdm.errors import AnoFPDMError, ScanWarning
@@ -26,7 +26,7 @@ from anofpdm.util.files import folder_lock, remove_temporary_files, write_atomic
 
 PAGE = "index.html"
 TRUE, PREDICTED = (110, 196, 130), drawing.ORANGE  # colours of outlines
-SIZE, TILE, GAP, CAPTION, TILES = 512, 220, 6, 20, 5  # pixels of a whole slice, and of the part that is shown
+SIZE, TILE, TILES = 512, 220, 5  # pixels of a whole slice, and of the part that is shown
 SMALLEST_PART = 128
 CHART = (540, 300)
 
@@ -110,21 +110,17 @@ def draw_scan(pair: Pair, labels: tuple[Labels, Labels], images: Path | None) ->
         predicted, truth, grid = read_pair(pair.predicted, pair.truth, labels)
         image = _read_image(images, pair, grid)
     planes = AxialPlanes(grid, SIZE)
-    areas = [np.count_nonzero(planes.axial(mask), axis=(1, 2)) for mask in (predicted, truth)]
-    shown = _spread_slices(sum(area / max(area.sum(), 1) for area in areas))
+    shown = np.array(drawing.choose_slices(planes.axial(predicted | truth).any(axis=(1, 2)), TILES))
     masks = [mask_slices(mask, planes, shown) for mask in (predicted, truth)]
     pixels = np.zeros(masks[0].shape) if image is None else planes.to_network(planes.axial(image)[shown])
     part = _square(masks[0] | masks[1])
-    sheet = Image.new("RGB", (len(shown) * (TILE + GAP), TILE + CAPTION), drawing.BACKGROUND)
-    pen = ImageDraw.Draw(sheet)
+    tiles = []
     for column, index in enumerate(shown):
         tile = drawing.grey_tile(2 * pixels[column][part] - 1, TILE)
-        tile = drawing.draw_outline(tile, masks[1][column][part], TRUE, width=2)  # wide: visible below the other
-        tile = drawing.draw_outline(tile, masks[0][column][part], PREDICTED)
-        left = column * (TILE + GAP)
-        sheet.paste(drawing.mark_sides(tile) if grid.oriented else tile, (left, CAPTION))
-        pen.text((left + 3, 3), f"slice {index + 1}", drawing.MUTED, drawing.font())
-    return sheet
+        outlines = {TRUE: masks[1][column][part], PREDICTED: masks[0][column][part]}
+        tile = drawing.annotate(tile, outlines, "RL" if grid.oriented else "")
+        tiles.append(drawing.captioned(tile, f"slice {index + 1}"))
+    return drawing.arrange([tiles])
 
 
 def _read_image(images: Path | None, pair: Pair, grid: Grid) -> np.ndarray | None:
@@ -138,14 +134,6 @@ def _read_image(images: Path | None, pair: Pair, grid: Grid) -> np.ndarray | Non
         return np.clip(voxels / foreground_percentile(voxels), 0, 1)
     except (AnoFPDMError, OSError, ValueError):
         return None
-
-
-def _spread_slices(areas: np.ndarray) -> np.ndarray:
-    """Up to TILES slices that divide the area evenly; the middle one if there is none."""
-    if not areas.any():
-        return np.array([len(areas) // 2])
-    share = np.cumsum(areas) / areas.sum()
-    return np.unique(np.searchsorted(share, (np.arange(TILES) + 0.5) / TILES))
 
 
 def _square(masks: np.ndarray) -> tuple[slice, slice]:

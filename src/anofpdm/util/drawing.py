@@ -1,12 +1,12 @@
-"""Small images drawn without a plotting library: tiles of slices, and line charts."""
+"""Small images drawn without a plotting library: tiles of slices, sheets of them, and line charts."""
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw, ImageFont, ImageOps
 from scipy import ndimage
 
 FOREGROUND, MUTED, GRIDLINE, BACKGROUND = (235, 235, 235), (150, 150, 150), (60, 60, 64), (16, 16, 18)
@@ -15,6 +15,7 @@ HEAT = [(0, 0, 0), (60, 15, 90), (190, 55, 80), (250, 150, 40), (255, 250, 190)]
 HEAT_COLOURS = np.stack(
     [np.interp(np.linspace(0, len(HEAT) - 1, 256), range(len(HEAT)), band) for band in zip(*HEAT, strict=True)], axis=-1
 ).astype(np.uint8)  # [256, 3], black over red to white
+GAP = 6  # between the images of a sheet, pixels
 LEFT, RIGHT, TOP, BOTTOM = 60, 26, 40, 34  # margins of a chart, pixels
 
 Colour = tuple[int, int, int]
@@ -51,26 +52,65 @@ def heat_tile(values: np.ndarray, highest: float, side: int) -> Image.Image:
     return Image.fromarray(HEAT_COLOURS[heat_levels(values, highest)]).resize((side, side), Image.Resampling.BILINEAR)
 
 
-def draw_outline(tile: Image.Image, mask: np.ndarray, colour: Colour = OUTLINE, width: int = 1) -> Image.Image:
-    """The tile with the pixels just outside the mask [H, W] coloured."""
-    large = np.array(Image.fromarray(mask.astype(np.uint8) * 255).resize(tile.size, Image.Resampling.BILINEAR)) >= 128
+def annotate(tile: Image.Image, outlines: Mapping[Colour, np.ndarray], sides: str = "") -> Image.Image:
+    """The tile with the outline of each mask [H, W] in its colour, and a letter at its left and right edge.
+
+    In axial slices, the patient's right is on the left. Earlier outlines are wider: visible below later ones.
+    """
     drawn = np.array(tile)
-    drawn[ndimage.binary_dilation(large, iterations=width) & ~large] = colour
-    return Image.fromarray(drawn)
-
-
-def mark_sides(tile: Image.Image, left: str = "R", right: str = "L") -> Image.Image:
-    """The tile with a letter at its left and right edge. In axial slices, the patient's right is on the left."""
-    pen = ImageDraw.Draw(tile)
-    for x, letter, anchor in ((3, left, "lm"), (tile.width - 3, right, "rm")):
+    for number, (colour, mask) in enumerate(outlines.items()):
+        shades = Image.fromarray(mask.astype(np.uint8) * 255).resize(tile.size, Image.Resampling.BILINEAR)
+        inside = np.array(shades) >= 128
+        drawn[ndimage.binary_dilation(inside, iterations=len(outlines) - number) & ~inside] = colour
+    annotated = Image.fromarray(drawn)
+    pen = ImageDraw.Draw(annotated)
+    for letter, x, anchor in zip(sides, (3, tile.width - 3), ("lm", "rm"), strict=False):
         place = (x, tile.height // 2)
         pen.text(place, letter, FOREGROUND, font(), anchor=anchor, stroke_width=1, stroke_fill=BACKGROUND)
-    return tile
+    return annotated
 
 
-def hstack_images(images: Sequence[Image.Image]) -> Image.Image:
-    """Several images of one height in a row."""
-    return Image.fromarray(np.hstack([np.asarray(image) for image in images]))
+# ---- sheets ----------------------------------------------------------------------------------------------------------
+
+
+def captioned(image: Image.Image, caption: str, colour: Colour = MUTED, size: int = 11) -> Image.Image:
+    """The image below its caption, which may have several lines."""
+    height = (size + 4) * len(caption.split("\n")) + 3
+    extended = Image.new("RGB", (image.width, height + image.height), BACKGROUND)
+    ImageDraw.Draw(extended).text((0, 0), caption, colour, font(size))
+    extended.paste(image, (0, height))
+    return extended
+
+
+def arrange(rows: Sequence[Sequence[Image.Image]], gap: int = GAP) -> Image.Image:
+    """Rows of images in one; those of a row are aligned at the top."""
+    heights = [max(image.height for image in row) for row in rows]
+    width = max(sum(image.width + gap for image in row) for row in rows) - gap
+    arranged = Image.new("RGB", (width, sum(heights) + gap * (len(rows) - 1)), BACKGROUND)
+    top = 0
+    for row, height in zip(rows, heights, strict=True):
+        left = 0
+        for image in row:
+            arranged.paste(image, (left, top))
+            left += image.width + gap
+        top += height + gap
+    return arranged
+
+
+def draw_sheet(rows: Sequence[Sequence[Image.Image]], title: str) -> bytes:
+    """PNG of rows of images below a title."""
+    return encode_png(ImageOps.expand(captioned(arrange(rows), title, FOREGROUND, 13), GAP, BACKGROUND))
+
+
+def space_evenly(rows: np.ndarray, limit: int) -> list[int]:
+    """At most `limit` of the rows, at equal distances."""
+    count = min(limit, len(rows))
+    return [int(row) for row in rows[((np.arange(count) + 0.5) / max(count, 1) * len(rows)).astype(int)]]
+
+
+def choose_slices(areas: np.ndarray, limit: int) -> list[int]:
+    """At most `limit` of the slices with a lesion, at equal distances; of all slices if there is none."""
+    return space_evenly(np.flatnonzero(areas) if areas.any() else np.arange(len(areas)), limit)
 
 
 # ---- charts ----------------------------------------------------------------------------------------------------------

@@ -4,34 +4,24 @@ import json
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageDraw
+from PIL import Image
 
 from anofpdm.report.render import render
 from anofpdm.study.ablations.charts import FIGURES
 from anofpdm.study.ablations.levels import KINDS
 from anofpdm.study.ablations.run_ablations import Ablations
-from anofpdm.util.drawing import (
-    BACKGROUND,
-    FOREGROUND,
-    MUTED,
-    draw_outline,
-    encode_png,
-    font,
-    grey_tile,
-    heat_tile,
-    mark_sides,
-)
+from anofpdm.util import drawing
 from anofpdm.util.files import encode_csv, without_nan, write_atomically
 
 PAGE, NUMBERS = "index.html", "ablations.json"
-TILE, GAP, CAPTION, SIDE = 112, 4, 18, 66
+TILE = 112
 WHITE_PERCENTILE = 99.5  # of a tile
 
 
 def write_report(ablations: Ablations, out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     pictures = {
-        table.name: encode_png(FIGURES[table.name](table) if table.name in FIGURES else draw_gallery(ablations))
+        table.name: drawing.encode_png(FIGURES[table.name](table) if table.name in FIGURES else draw_gallery(ablations))
         for table in ablations.tables
     }
     for table in ablations.tables:
@@ -46,38 +36,25 @@ def write_report(ablations: Ablations, out: Path) -> None:
 
 
 def draw_gallery(ablations: Ablations) -> Image.Image:
-    """A block per slice: S_t above the gradient, input and ground truth on the left."""
-    study, rows, step = ablations.study, ablations.tables[-1].rows, TILE + GAP
+    """A block per slice: S_t above the gradient, the slice and the outline of its lesion on the left."""
+    study, blocks = ablations.study, []
     shown = study.unhealthy[study.gallery]
     pixels = study.cohort.pixels(study.rows[shown])[:, study.calibration.settings.channels[0]]
-    headings = ["input", "truth", *(f"t = {level}" for level in study.gallery_levels), "t_e"]
-    block = CAPTION + len(KINDS) * step + GAP
-    sheet = Image.new("RGB", (SIDE + len(headings) * step, CAPTION + GAP + len(rows) * block), BACKGROUND)
-    pen = ImageDraw.Draw(sheet)
-    for column, heading in enumerate(headings):
-        pen.text((SIDE + column * step, 4), heading, FOREGROUND, font())
-    for number, (scan, index, size, end) in enumerate(rows):
-        top = CAPTION + GAP + number * block
+    levels = [*(f"t = {level}" for level in study.gallery_levels), "t_e"]
+    for number, (scan, index, size, end) in enumerate(ablations.tables[-1].rows):
+        sides = "RL" if study.cohort.oriented(study.rows[shown[number]]) else ""
+        grey, lesion = drawing.grey_tile(pixels[number], TILE), study.lesions[shown[number]]
+        rows = [
+            [drawing.captioned(drawing.annotate(grey, {}, sides), "input")],
+            [drawing.captioned(drawing.annotate(grey, {drawing.OUTLINE: lesion}, sides), "truth")],
+        ]
+        for row, kind, maps in zip(rows, KINDS, ablations.measurements.tiles[number], strict=True):
+            for values, level in zip(maps, levels, strict=True):
+                heat = drawing.heat_tile(values, float(np.percentile(values, WHITE_PERCENTILE)), TILE)
+                row.append(drawing.captioned(drawing.annotate(heat, {}, sides), f"{kind}, {level}"))
         caption = f"{scan}, slice {int(index) + 1}: lesion of {size} pixels, t_e = {end}"
-        pen.text((SIDE, top), caption, MUTED, font())
-        for row, kind in enumerate(KINDS):
-            pen.text((6, top + CAPTION + row * step + TILE // 2 - 6), kind, MUTED, font())
-        tiles = _tiles(pixels[number], study.lesions[shown[number]], ablations.measurements.tiles[number])
-        oriented = study.cohort.oriented(study.rows[shown[number]])
-        for (row, column), tile in tiles.items():
-            place = SIDE + column * step, top + CAPTION + row * step
-            sheet.paste(mark_sides(tile) if oriented else tile, place)
-    return sheet
-
-
-def _tiles(pixels: np.ndarray, lesion: np.ndarray, maps: np.ndarray) -> dict[tuple[int, int], Image.Image]:
-    """By row and column; maps [2, levels + 1, H, W]."""
-    grey = grey_tile(pixels, TILE)
-    tiles = {(1, 0): draw_outline(grey, lesion), (0, 0): grey, (0, 1): grey_tile(np.where(lesion, 1.0, -1.0), TILE)}
-    for row, column in np.ndindex(*maps.shape[:2]):
-        image = maps[row, column]
-        tiles[row, column + 2] = heat_tile(image, float(np.percentile(image, WHITE_PERCENTILE)), TILE)
-    return tiles
+        blocks.append([drawing.captioned(drawing.arrange(rows), caption, drawing.FOREGROUND)])
+    return drawing.arrange(blocks)
 
 
 def to_json(ablations: Ablations) -> str:

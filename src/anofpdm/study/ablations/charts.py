@@ -17,9 +17,9 @@ from anofpdm.util.drawing import (
     MUTED,
     ORANGE,
     Line,
+    arrange,
     chart,
     font,
-    hstack_images,
 )
 
 WIDE = (540, 280)
@@ -41,7 +41,7 @@ def _mse_curves(table: Ablation) -> Image.Image:
         title = f"{group.capitalize()} slices, w* = {table.numbers['strength']:g} (thin: quartiles)"
         return chart(lines, title, xlabel="noise level t", ylim=(0.0, highest))
 
-    return hstack_images([panel("healthy"), panel("unhealthy")])
+    return arrange([[panel("healthy"), panel("unhealthy")]])
 
 
 def _sam(table: Ablation) -> Image.Image:
@@ -54,7 +54,7 @@ def _sam(table: Ablation) -> Image.Image:
         "Divergence M_t": [line("divergence", VIOLET)],
     }
     end = [(table.numbers["median_end_step"], "median t_e")]
-    return hstack_images([chart(lines, title, xlabel="noise level t", vlines=end) for title, lines in panels.items()])
+    return arrange([[chart(lines, title, xlabel="noise level t", vlines=end) for title, lines in panels.items()]])
 
 
 def _lesion_size(table: Ablation) -> Image.Image:
@@ -79,12 +79,11 @@ def _scores(
 def _strength(table: Ablation) -> Image.Image:
     marks = [(table.numbers["best_strength"], "w_best"), (table.numbers["strength"], "w*")]
     panels = {"Image-level accuracy, best cosine threshold": {"accuracy": (BLUE, "")}, "Unhealthy DICE": DICE}
-    return hstack_images(
-        [
-            _scores(table, "strength", curves, title, "guidance strength w", vlines=marks)
-            for title, curves in panels.items()
-        ]
-    )
+    charts = [
+        _scores(table, "strength", curves, title, "guidance strength w", vlines=marks)
+        for title, curves in panels.items()
+    ]
+    return arrange([charts])
 
 
 def _threshold(table: Ablation) -> Image.Image:
@@ -102,8 +101,8 @@ def _threshold(table: Ablation) -> Image.Image:
 def _bars(table: Ablation, panels: dict[str, str]) -> Image.Image:
     """A panel per column, by title; a bar per row, named by the first column."""
     names = [str(row[0]) for row in table.rows]
-    return hstack_images(
-        [_panel(dict(zip(names, table.column(column), strict=True)), title) for title, column in panels.items()]
+    return arrange(
+        [[_panel(dict(zip(names, table.column(column), strict=True)), title) for title, column in panels.items()]]
     )
 
 

@@ -5,7 +5,6 @@ from dataclasses import asdict
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageDraw
 
 from anofpdm import __version__
 from anofpdm.report.blocks import to_markdown
@@ -14,20 +13,10 @@ from anofpdm.study.comparison.comparison_tables import as_json, latex, patients_
 from anofpdm.study.comparison.job import EvaluationJob, Results
 from anofpdm.study.comparison.names import Setup
 from anofpdm.study.comparison.protocol import Failures
-from anofpdm.util.drawing import (
-    BACKGROUND,
-    FOREGROUND,
-    MUTED,
-    draw_outline,
-    encode_png,
-    font,
-    grey_tile,
-    heat_tile,
-    mark_sides,
-)
+from anofpdm.util import drawing
 from anofpdm.util.files import write_atomically
 
-TILE, GAP, CAPTION, SIDE = 112, 4, 18, 60
+TILE = 112
 MARKDOWN, PICTURE, PAGE = "table.md", "examples.png", "index.html"
 
 
@@ -83,23 +72,22 @@ def draw_examples(job: EvaluationJob, names: list[str]) -> bytes:
     positions = job.example_positions
     rows = job.evaluation_set.rows[positions]
     pixels, truth = job.cohort.pixels(rows)[:, job.channels[0]], job.evaluation_set.masks[positions]
-    columns = {"input, truth": ([grey_tile(slice_pixels, TILE) for slice_pixels in pixels], truth)}
+    slices = [drawing.grey_tile(slice_pixels, TILE) for slice_pixels in pixels]
+    columns = {"input, truth": (slices, truth)}
     for name in names:
         stored = job.load(name, Setup.UNHEALTHY, job.config.seeds[0])
         if stored is not None and "maps" in stored[1]:
             maps, masks = stored[1]["maps"], stored[1]["masks"]
             highest = float(np.percentile(maps, 99.5))
-            columns[name] = [heat_tile(heat, highest, TILE) for heat in maps], masks
-    step = 2 * TILE + 3 * GAP
-    sheet = Image.new("RGB", (SIDE + len(columns) * (TILE + GAP), CAPTION + len(rows) * step), BACKGROUND)
-    pen, tops = ImageDraw.Draw(sheet), [CAPTION + number * step for number in range(len(rows))]
-    for row, top in zip(rows, tops, strict=True):
-        pen.text((GAP, top + TILE - 6), f"slice {job.cohort.indices[row] + 1}", MUTED, font())
-    for column, (name, (tiles, masks)) in enumerate(columns.items()):
-        left = SIDE + column * (TILE + GAP)
-        pen.text((left, 3), name, FOREGROUND, font())
-        for tile, slice_pixels, mask, top, row in zip(tiles, pixels, masks, tops, rows, strict=True):
-            for number, image in enumerate((tile, draw_outline(grey_tile(slice_pixels, TILE), mask))):
-                marked = mark_sides(image) if job.cohort.oriented(row) else image
-                sheet.paste(marked, (left, top + number * (TILE + GAP)))
-    return encode_png(sheet)
+            columns[name] = [drawing.heat_tile(heat, highest, TILE) for heat in maps], masks
+    sheet = []
+    for number, row in enumerate(rows):
+        sides = "RL" if job.cohort.oriented(row) else ""
+        blocks = []
+        for name, (tiles, masks) in columns.items():
+            upper = drawing.annotate(tiles[number], {}, sides)
+            lower = drawing.annotate(slices[number], {drawing.OUTLINE: masks[number]}, sides)
+            blocks.append(drawing.captioned(drawing.arrange([[upper], [lower]]), name))
+        caption = f"slice {job.cohort.indices[row] + 1}"
+        sheet.append([drawing.captioned(drawing.arrange([blocks]), caption, drawing.FOREGROUND)])
+    return drawing.encode_png(drawing.arrange(sheet))
