@@ -24,15 +24,11 @@ def draw_contact_sheet(cohort: Cohort, path: Path) -> None:
 
 
 def choose_rows(cohort: Cohort, limit: int) -> list[int]:
-    """Up to `limit` slices from as many scans as possible: of the middle half of each, the unhealthy ones if there are
-    any."""
-    scans, chosen = np.unique(cohort.scans), list[int]()
-    shown = drawing.space_evenly(np.arange(len(scans)), limit)
-    for number in shown:
-        rows = np.flatnonzero(cohort.scans == scans[number])
-        inner = rows[len(rows) // 4 : max(len(rows) - len(rows) // 4, 1)]
-        unhealthy = cohort.labels[inner] == UNHEALTHY
-        chosen += inner[drawing.choose_slices(unhealthy, limit // len(shown))].tolist()
+    """Up to `limit` slices from as many scans as possible; the unhealthy slices of a scan if there are any."""
+    scans, chosen = drawing.space_evenly(np.unique(cohort.scans), limit), list[int]()
+    for scan in scans:
+        rows = np.flatnonzero(cohort.scans == scan)
+        chosen += rows[drawing.choose_slices(cohort.labels[rows] == UNHEALTHY, limit // len(scans))].tolist()
     return chosen
 
 

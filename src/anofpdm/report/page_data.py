@@ -53,7 +53,7 @@ def overview_rows(areas: np.ndarray) -> list[int]:
     with_lesion, without = np.flatnonzero(areas), np.flatnonzero(areas == 0)
     limit = max(OVERVIEW_SLICES // 2, OVERVIEW_SLICES - len(without))
     rows = space_evenly(with_lesion, limit)
-    return sorted([*rows, *space_evenly(without, OVERVIEW_SLICES - len(rows))])
+    return sorted([*rows.tolist(), *space_evenly(without, OVERVIEW_SLICES - len(rows)).tolist()])
 
 
 # ---- parts -----------------------------------------------------------------------------------------------------------
@@ -99,19 +99,18 @@ def encode_sheets(result: SegmentedScan, map_maximum: float) -> dict[str, bytes]
         sheets[str(number)] = _tile(grey_levels(display.pixels[:, number].astype(np.float32)))
     sheets["map"] = _tile(heat_levels(np.nan_to_num(decisions.maps), map_maximum))
     sheets["map"].putpalette(HEAT_COLOURS.tobytes())
-    sheets["mask"] = _tile(decisions.masks * 255).convert("1")
+    sheets["mask"] = _tile(decisions.masks * np.uint8(255)).convert("1")
     return {name: encode_png(image) for name, image in sheets.items()}
 
 
 def _tile(slices: np.ndarray) -> Image.Image:
-    """[n, H, W] from 0 to 255 -> 8-bit image of rows * H x columns * W pixels; unused tiles are zero."""
+    """uint8 [n, H, W] -> image of rows * H x columns * W pixels; unused tiles are zero."""
     n, height, width = slices.shape
     columns = column_count(n)
-    rows = math.ceil(n / columns)
-    padded = np.zeros((rows * columns, height, width), np.uint8)
-    padded[:n] = slices
-    tiled = padded.reshape(rows, columns, height, width).swapaxes(1, 2)
-    return Image.fromarray(tiled.reshape(rows * height, columns * width))
+    sheet = Image.new("L", (columns * width, math.ceil(n / columns) * height))
+    for number, pixels in enumerate(slices):
+        sheet.paste(Image.fromarray(pixels), (number % columns * width, number // columns * height))
+    return sheet
 
 
 def column_count(slices: int) -> int:

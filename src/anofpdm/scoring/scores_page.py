@@ -110,7 +110,7 @@ def draw_scan(pair: Pair, labels: tuple[Labels, Labels], images: Path | None) ->
         predicted, truth, grid = read_pair(pair.predicted, pair.truth, labels)
         image = _read_image(images, pair, grid)
     planes = AxialPlanes(grid, SIZE)
-    shown = np.array(drawing.choose_slices(planes.axial(predicted | truth).any(axis=(1, 2)), TILES))
+    shown = drawing.choose_slices(planes.axial(predicted | truth).sum(axis=(1, 2)), TILES)
     masks = [mask_slices(mask, planes, shown) for mask in (predicted, truth)]
     pixels = np.zeros(masks[0].shape) if image is None else planes.to_network(planes.axial(image)[shown])
     part = _square(masks[0] | masks[1])

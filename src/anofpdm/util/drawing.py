@@ -1,11 +1,13 @@
 """Small images drawn without a plotting library: tiles of slices, sheets of them, and line charts."""
 
 import io
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
+from numpy.typing import ArrayLike
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 from scipy import ndimage
 
@@ -102,13 +104,13 @@ def draw_sheet(rows: Sequence[Sequence[Image.Image]], title: str) -> bytes:
     return encode_png(ImageOps.expand(captioned(arrange(rows), title, FOREGROUND, 13), GAP, BACKGROUND))
 
 
-def space_evenly(rows: np.ndarray, limit: int) -> list[int]:
-    """At most `limit` of the rows, at equal distances."""
-    count = min(limit, len(rows))
-    return [int(row) for row in rows[((np.arange(count) + 0.5) / max(count, 1) * len(rows)).astype(int)]]
+def space_evenly(items: np.ndarray, limit: int) -> np.ndarray:
+    """At most `limit` of them, at equal distances."""
+    count = min(limit, len(items))
+    return items[((np.arange(count) + 0.5) / count * len(items)).astype(int)]
 
 
-def choose_slices(areas: np.ndarray, limit: int) -> list[int]:
+def choose_slices(areas: np.ndarray, limit: int) -> np.ndarray:
     """At most `limit` of the slices with a lesion, at equal distances; of all slices if there is none."""
     return space_evenly(np.flatnonzero(areas) if areas.any() else np.arange(len(areas)), limit)
 
@@ -145,49 +147,49 @@ def chart(
     pen.text((8, 6), title, FOREGROUND, font(12))
     _draw_ticks(pen, axes, log_x)
     pen.text((size[0] / 2, size[1] - 17), xlabel, MUTED, font(), anchor="ma")
-    for at, _ in vlines:
-        pen.line(axes.points([at, at], axes.ylim), MUTED)
     legend_x = LEFT + 6.0
     for line in lines:
         _draw_line(pen, axes, line)
-        if line.name:
-            pen.text((legend_x, 22), line.name, line.colour, font())
-            legend_x += pen.textlength(line.name, font()) + 18
-    for row, (at, caption) in enumerate(vlines):  # on top of the lines, a row each: they may be close together
-        ((x, top),) = axes.points([at], axes.ylim[1:])
-        anchor, x = ("ra", x - 3) if x > 0.8 * size[0] else ("la", x + 3)
-        place = (x, top - 2 + 12 * row)
+        pen.text((legend_x, 22), line.name, line.colour, font())
+        legend_x += pen.textlength(line.name, font()) + 18 * bool(line.name)
+    for row, (at, caption) in enumerate(vlines):  # captions have a row each: they may be close together
+        x = float(axes.x(at))
+        pen.line([(x, TOP), (x, size[1] - BOTTOM)], MUTED)
+        anchor, caption_x = ("ra", x - 3) if x > 0.8 * size[0] else ("la", x + 3)
+        place = (caption_x, TOP - 2 + 12 * row)
         pen.text(place, caption, MUTED, font(), anchor=anchor, stroke_width=2, stroke_fill=BACKGROUND)
     return image
 
 
 @dataclass(frozen=True)
 class _Axes:
+    """Values to pixels."""
+
     size: tuple[int, int]
     xlim: tuple[float, float]
     ylim: tuple[float, float]
 
-    def points(self, x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) -> list[tuple[float, float]]:
-        """In pixels; points without a finite y are left out."""
-        width, height = self.size
-        pixel_x = np.interp(np.asarray(x), self.xlim, (LEFT, width - RIGHT))
-        pixel_y = np.interp(np.asarray(y), self.ylim, (height - BOTTOM, TOP))
-        known = np.isfinite(pixel_y)
-        return list(zip(pixel_x[known].tolist(), pixel_y[known].tolist(), strict=True))
+    def x(self, values: ArrayLike) -> np.ndarray:
+        return np.interp(np.asarray(values), self.xlim, (LEFT, self.size[0] - RIGHT))
+
+    def y(self, values: ArrayLike) -> np.ndarray:
+        return np.interp(np.asarray(values), self.ylim, (self.size[1] - BOTTOM, TOP))
 
 
 def _draw_ticks(pen: ImageDraw.ImageDraw, axes: _Axes, log_x: bool) -> None:
-    for y in np.linspace(*axes.ylim, 3).tolist():
-        ((left, height),) = axes.points(axes.xlim[:1], [y])
-        pen.line([(left, height), (axes.size[0] - RIGHT, height)], GRIDLINE)
-        pen.text((left - 5, height), f"{y:.3g}", MUTED, font(), anchor="rm")
-    for x in np.linspace(*axes.xlim, 3).tolist():
-        ((left, bottom),) = axes.points([x], axes.ylim[:1])
-        pen.text((left, bottom + 4), f"{10**x if log_x else x:.3g}", MUTED, font(), anchor="ma")
+    width, height = axes.size
+    for value in np.linspace(*axes.ylim, 3):
+        y = float(axes.y(value))
+        pen.line([(LEFT, y), (width - RIGHT, y)], GRIDLINE)
+        pen.text((LEFT - 5, y), f"{value:.3g}", MUTED, font(), anchor="rm")
+    for value in np.linspace(*axes.xlim, 3):
+        place = (float(axes.x(value)), height - BOTTOM + 4)
+        pen.text(place, f"{10**value if log_x else value:.3g}", MUTED, font(), anchor="ma")
 
 
 def _draw_line(pen: ImageDraw.ImageDraw, axes: _Axes, line: Line) -> None:
-    points = axes.points(line.x, line.y)
+    pixels = zip(axes.x(line.x).tolist(), axes.y(line.y).tolist(), strict=True)
+    points = [(x, y) for x, y in pixels if math.isfinite(y)]
     if line.joined:
         pen.line(points, line.colour, line.width)
     if line.dots:
