@@ -1,6 +1,5 @@
 """Batches of student training. Each is determined by the seed and the step's number."""
 
-import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from anofpdm.labels import NULL
 from anofpdm.network.training.augment import CHANCES, augment
+from anofpdm.network.training.batches import shuffled_batches
 from anofpdm.student.student_network import BACKGROUND, MISSING, Pixels, stack_slices
 from anofpdm.student.thick_slices import draw_weights, mix, own_slices, window_rows
 from anofpdm.util.workers import map_in_threads
@@ -76,7 +76,8 @@ def training_batches(
     with thicker slices."""
     stacked = data.neighbours.shape[1]
     stacks = window_rows(data.neighbours) if thick_slices else data.neighbours
-    for step, (rows, x) in enumerate(_read(data.pixels, stacks, rows_of_steps(len(stacks), batch, seed), device)):
+    batches = shuffled_batches(np.arange(len(stacks)), batch, [seed])
+    for step, (rows, x) in enumerate(_read(data.pixels, stacks, batches, device)):
         generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
         count, modalities = len(rows), x.shape[1] // stacks.shape[1]
         chances = torch.rand(count, CHANCES + modalities, generator=generator) * 2 - 1
@@ -94,14 +95,6 @@ def training_batches(
         yield StudentBatch(x, *(part.to(device, non_blocking=True) for part in parts))
 
 
-def rows_of_steps(count: int, batch: int, seed: int) -> Iterator[np.ndarray]:
-    """[batch] rows of each step: every slice once per epoch, reshuffled each time."""
-    epochs = (np.random.default_rng([seed, epoch]).permutation(count) for epoch in itertools.count())
-    rows = itertools.chain.from_iterable(epochs)
-    while True:
-        yield np.fromiter(itertools.islice(rows, batch), int, batch)
-
-
 def draw_missing(count: int, modalities: int, data: PseudoLabels, generator: torch.Generator) -> Tensor:
     """bool [count, modalities]: each optional modality is missing in some of the slices, and all late ones together in
     others."""
@@ -114,20 +107,20 @@ def draw_missing(count: int, modalities: int, data: PseudoLabels, generator: tor
 
 
 def _read(
-    pixels: Pixels, stacks: np.ndarray, steps: Iterator[np.ndarray], device: torch.device
+    pixels: Pixels, stacks: np.ndarray, batches: Iterator[np.ndarray], device: torch.device
 ) -> Iterator[tuple[np.ndarray, Tensor]]:
-    """Rows of every step, and the slices [n, k * C, H, W] of their stacks [N, k]. A GPU keeps all slices in its memory,
-    in float16 as cohorts store them, if they take less than half of what is free there. Otherwise slices of the next
-    steps are read in the background."""
+    """Rows of every batch, and the slices [n, k * C, H, W] of their stacks [N, k]. A GPU keeps all slices in its
+    memory, in float16 as cohorts store them, if they take less than half of what is free there. Otherwise slices of the
+    next batches are read in the background."""
     count = len(stacks)
     if _fits(2 * count * pixels(np.zeros(1, int)).size, device):
         parts = np.array_split(np.arange(count), -(-count // LOAD))
         slices = torch.cat([torch.from_numpy(pixels(part)).half().to(device) for part in parts])  # [N, C, H, W]
-        for rows in steps:
+        for rows in batches:
             stack = torch.from_numpy(stacks[rows]).to(device, non_blocking=True)  # [n, k]
             yield rows, slices[stack].flatten(1, 2).float()
         return
-    for rows, x in map_in_threads(lambda rows: (rows, stack_slices(pixels, stacks[rows])), steps, 1):
+    for rows, x in map_in_threads(lambda rows: (rows, stack_slices(pixels, stacks[rows])), batches, 1):
         yield rows, torch.from_numpy(x).to(device)
 
 

@@ -4,8 +4,7 @@ A step is a function of the weights, the seed and the step's number, which deter
 and withheld labels. A resumed run is therefore identical to an uninterrupted one.
 """
 
-import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -16,10 +15,9 @@ from anofpdm.choices import Task
 from anofpdm.errors import TrainingError
 from anofpdm.network.config import UNetConfig
 from anofpdm.network.fast.cpu import fast_gradients
-from anofpdm.network.fast.cuda_graph import CudaGraph
 from anofpdm.network.schedule import NoiseSchedule
 from anofpdm.network.training.augment import CHANCES, augment
-from anofpdm.network.training.optimiser import adamw, set_learning_rate, update_average
+from anofpdm.network.training.base_trainer import BaseTrainer
 from anofpdm.network.training.training_config import TrainingConfig
 from anofpdm.network.unet import UNet
 from anofpdm.util.distributed import World
@@ -28,7 +26,6 @@ from anofpdm.util.memory import unless_out_of_memory
 NETWORK, AVERAGE = "network.", "average."
 MOMENTS = ("exp_avg", "exp_avg_sq")  # as torch names those of the optimiser
 LEVEL_BINS = 10
-RECORD_AFTER = 3  # steps, during which libraries choose their kernels
 
 
 class Inputs(NamedTuple):
@@ -40,7 +37,7 @@ class Inputs(NamedTuple):
     target: Tensor  # the noise [B, C, H, W]
 
 
-class Trainer:
+class Trainer(BaseTrainer):
     """Of a U-Net, with Gaussian noise. `study/rivals/rival_trainers.py` has others."""
 
     def __init__(self, network: UNetConfig, config: TrainingConfig, device: torch.device, world: World | None = None):
@@ -52,17 +49,14 @@ class Trainer:
         self.schedule = NoiseSchedule.linear()
         alpha_bar = self.schedule.alpha_bar
         self._signal, self._spread = (part.sqrt().float().to(device) for part in (alpha_bar, 1 - alpha_bar))
-        self.network = self.new_network().to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
-        self.average = copy.deepcopy(self.network).requires_grad_(False).eval()
-        on_gpu = device.type == "cuda"
+        new_network = self.new_network().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        super().__init__(new_network, config.learning_rate, config.average)
         self.runner: nn.Module = self.network
         if self.world.count > 1:
-            self.runner = DistributedDataParallel(self.network, device_ids=[device.index] if on_gpu else None)
-        self.optimiser = adamw(self.network.parameters(), config.learning_rate)
-        self._graph: CudaGraph | None = None
-        self._uses_graph = on_gpu and self.world.count == 1
+            self.runner = DistributedDataParallel(self.network, device_ids=[device.index] if self.uses_graph else None)
+            self.uses_graph = False
         self.micro_batch = config.batch // self.world.count  # halved when memory runs out
-        self.step = self.eager_steps = 0
+        self.step = 0
         self._generator = torch.Generator(device)
         self.level_loss = torch.zeros(2, LEVEL_BINS, device=device)  # sums and counts since the last picture
 
@@ -99,32 +93,23 @@ class Trainer:
         """One step of the optimiser; returns the mean loss of this process's slices."""
         torch.manual_seed(_mix_seeds(self.config.seed, self.step, 1 + self.world.rank))  # dropout
         warmed_up = min(1.0, (self.step + 1) / max(self.config.warm_up, 1))
-        set_learning_rate(self.optimiser, self.config.learning_rate * warmed_up)
-        if self._uses_graph and self._graph is None and self.eager_steps == RECORD_AFTER:
-            # A graph keeps its memory; where that is too much, training works without one.
-            self._graph = unless_out_of_memory(lambda: CudaGraph(self._optimise, inputs))
-        if self._graph is not None:
-            loss = self._graph(*inputs).clone()
-        else:
-            loss = self._optimise_in_memory(inputs)
-            self.eager_steps += 1
-        update_average(self.average, self.network, self.config.average, self.step)
+        loss = self.optimise(inputs, self.config.learning_rate * warmed_up, self.step)
         self.step += 1
         return loss
 
-    def _optimise(self, *tensors: Tensor) -> Tensor:
+    def compute_step(self, *inputs: Tensor) -> Tensor:
         self.optimiser.zero_grad()
-        loss = self._backward(Inputs(*tensors))
+        loss = self._backward(Inputs(*inputs))
         nn.utils.clip_grad_norm_(self.network.parameters(), self.config.clip)
         self.optimiser.step()
         return loss
 
-    def _optimise_in_memory(self, inputs: Inputs) -> Tensor:
+    def compute_eagerly(self, inputs: Sequence[Tensor]) -> Tensor:
         """With a smaller micro-batch if memory runs out."""
         if self.world.count > 1:
-            return self._optimise_distributed(inputs)
+            return self._optimise_distributed(Inputs(*inputs))
         while True:
-            loss = unless_out_of_memory(lambda: self._optimise(*inputs))
+            loss = unless_out_of_memory(lambda: self.compute_step(*inputs))
             if loss is not None:
                 return loss
             self._halve()
@@ -139,7 +124,7 @@ class Trainer:
             if not self.world.any(short, self.device):
                 break
             self._halve()
-        return self._optimise(*inputs)
+        return self.compute_step(*inputs)
 
     def _halve(self) -> None:
         """Halve the micro-batch; the batch stays the same."""
