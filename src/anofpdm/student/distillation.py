@@ -18,7 +18,7 @@ from anofpdm.labels import HEALTHY, UNHEALTHY, estimated_note
 from anofpdm.method.calibration import Calibration
 from anofpdm.method.gather import batch_for
 from anofpdm.network.predictor import TrainedModel
-from anofpdm.network.weight_format import round_to
+from anofpdm.network.weight_format import restore, store
 from anofpdm.student.edges import move_edges
 from anofpdm.student.fit_detector import fit_student_calibration
 from anofpdm.student.predict import predict_passes
@@ -69,7 +69,8 @@ def distill(
         masks = pseudo_label(teacher, cohort, rows, folder, world, progress)
         if masks is not None:
             network = _train(teacher, cohort, network_config, masks, config, progress)
-            network.load_state_dict(round_to(network.state_dict(), config.weights))  # calibrate those that are saved
+            # Calibrate the weights as they will be read back.
+            network.load_state_dict(restore(store(network.state_dict(), config.weights)))
             numbers = describe_cohort(cohort, rows, network_config.modalities)
             student = Student(
                 network,

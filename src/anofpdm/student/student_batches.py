@@ -36,21 +36,22 @@ class PseudoLabels:
 
 
 class StudentBatch(NamedTuple):
-    x: Tensor  # [n, k * C, H, W] float32: slices, each with its neighbours
+    x: Tensor  # [views, n, k * C, H, W] float32: slices, each with its neighbours; once more as in thick slices
     mask: Tensor  # uint8 [n, H, W]: probability of lesion times 255
     labels: Tensor  # [n]
     chances: Tensor  # [n, CHANCES + k * C + 1] in [-1, 1], for the augmentation
     pasted: Tensor  # bool [n]: whether another slice's lesion is pasted, if the slice has none
     missing: Tensor  # bool [n, k * C]: channels that become background, as where a scan lacks a modality
 
-    def views(self, count: int) -> "list[StudentBatch]":
-        """Equal parts of the batch."""
-        return [StudentBatch(*parts) for parts in zip(*(tensor.chunk(count) for tensor in self), strict=True)]
-
     def augment(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Inputs [n, k * C, H, W], their masks [n, H, W] in 0 to 1, augmented together, and labels [n]."""
+        """Inputs [views * n, k * C, H, W], their masks [views * n, H, W] in 0 to 1, augmented together, and labels."""
+        views = [self._augment_view(x) for x in self.x]  # one by one: lesions are pasted from slice to slice
+        x, mask, labels = (torch.cat(parts) for parts in zip(*views, strict=True))
+        return x, mask, labels
+
+    def _augment_view(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         mask = self.mask.float()[:, None] / 255
-        augmented = augment(torch.cat([self.x, 2 * mask - 1], dim=1), self.chances)
+        augmented = augment(torch.cat([x, 2 * mask - 1], dim=1), self.chances)
         x, mask, labels = paste_lesions(augmented[:, :-1], (augmented[:, -1] + 1) / 2, self.labels, self.pasted)
         return x.masked_fill(self.missing[:, :, None, None], MISSING), mask, labels
 
@@ -72,8 +73,8 @@ def paste_lesions(x: Tensor, mask: Tensor, labels: Tensor, where: Tensor) -> tup
 def training_batches(
     data: PseudoLabels, batch: int, seed: int, device: torch.device, *, thick_slices: bool = False
 ) -> Iterator[StudentBatch]:
-    """Without end. With thick slices, a batch has all slices as they are, and then again, augmented alike, as in a scan
-    with thicker slices."""
+    """Without end. With thick slices, a batch has all slices as they are, and, augmented alike, as in a scan with
+    thicker slices."""
     stacked = data.neighbours.shape[1]
     stacks = window_rows(data.neighbours) if thick_slices else data.neighbours
     batches = shuffled_batches(np.arange(len(stacks)), batch, [seed])
@@ -89,10 +90,10 @@ def training_batches(
             torch.rand(count, generator=generator) < PASTE_SHARE,
             draw_missing(count, modalities, data, generator).repeat(1, stacked),
         ]
+        views = [x]
         if thick_slices:
-            weights = draw_weights(count, generator).to(device, non_blocking=True)
-            x, parts = torch.cat([own_slices(x), mix(x, weights)]), [torch.cat([part, part]) for part in parts]
-        yield StudentBatch(x, *(part.to(device, non_blocking=True) for part in parts))
+            views = [own_slices(x), mix(x, draw_weights(count, generator).to(device, non_blocking=True))]
+        yield StudentBatch(torch.stack(views), *(part.to(device, non_blocking=True) for part in parts))
 
 
 def draw_missing(count: int, modalities: int, data: PseudoLabels, generator: torch.Generator) -> Tensor:

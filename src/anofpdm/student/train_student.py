@@ -88,9 +88,7 @@ class StudentTrainer(BaseTrainer):
         return self.optimise(batch, self.training.learning_rate * share, step)
 
     def compute_step(self, *inputs: Tensor) -> Tensor:
-        views = StudentBatch(*inputs).views(2 if self.training.thick_slices else 1)
-        augmented = [view.augment() for view in views]  # each by itself: lesions are pasted from slice to slice
-        x, mask, labels = (torch.cat(parts) for parts in zip(*augmented, strict=True))
+        x, mask, labels = StudentBatch(*inputs).augment()
         with torch.autocast(x.device.type, torch.bfloat16, enabled=x.is_cuda, cache_enabled=False):
             pixel_logits, slice_logits = (logits.float() for logits in self.network(x))
         loss = mask_loss(pixel_logits, mask) + LABEL_SHARE * label_loss(slice_logits, labels)
