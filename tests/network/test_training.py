@@ -207,7 +207,8 @@ class TestRefuses:
         with pytest.raises(TrainingError, match="cannot be split evenly over 3"):
             Trainer(NETWORK, TrainingConfig(batch=8), CPU, World(0, 3))
 
-    @pytest.mark.parametrize("limits", [{}, {"minutes": 0.0}])
-    def test_no_limit(self, limits):
-        with pytest.raises(ConfigError, match="--minutes"):
-            TrainingLimits(**limits)
+    def test_training_ends_at_steps_or_minutes(self):
+        """Whichever is reached first; steps of earlier runs do not count."""
+        limits = TrainingLimits(steps=100, minutes=1.0)
+        fractions = [limits.fraction_done(*done) for done in ((50, 6.0), (5, 30.0), (75, 6.0, 50), (50, 60.0, 50))]
+        assert fractions == [0.5, 0.5, 0.5, 1.0]

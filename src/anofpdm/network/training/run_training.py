@@ -134,8 +134,7 @@ class _Run:
                     break
         if loss is not None:
             self._report(loss)
-        if loss is not None or (world.is_main and not checkpoint.holds_model(self.out, trainer.step)):
-            self.save()
+        self.save()  # also without a step: an earlier run may have been killed between the state and the model
 
     def _batches(self) -> Generator[tuple[Tensor, Tensor], None, None]:
         trainer, last_step = self.trainer, self.limits.steps
