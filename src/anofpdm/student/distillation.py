@@ -81,11 +81,7 @@ def distill(
                 foreground=calibration.foreground,
                 typical=fit_typical(numbers, network_config.modalities, config.optional),
             )
-            counts = {"slices": len(masks), "with_lesion": int((masks > 127).any((1, 2)).sum())}
-            provenance = _provenance(model, calibration, cohort, config) | counts
-            save_student(model.folder, student, provenance, config.weights)
-            card = student_card(student, config.training, **counts)
-            write_atomically(folder / "README.md", card.encode())
+            _save(teacher, cohort, config, student, masks)
         world.all_gather(None)  # the other processes wait for the main one
     return student
 
@@ -115,16 +111,20 @@ def _student_config(teacher: DiffusionTeacher, cohort: Cohort, config: DistillCo
     return StudentConfig(modalities, cohort.slices.shape[-1], neighbours_mm, config.width, optional=config.optional)
 
 
-def _provenance(
-    model: TrainedModel, calibration: Calibration, cohort: Cohort, config: DistillConfig
-) -> dict[str, object]:
-    return {
+def _save(
+    teacher: DiffusionTeacher, cohort: Cohort, config: DistillConfig, student: Student, masks: np.ndarray
+) -> None:
+    counts = {"slices": len(masks), "with_lesion": int((masks > 127).any((1, 2)).sum())}
+    provenance = {
         "anofpdm": __version__,
-        "calibration": fingerprint(asdict(calibration)),
+        "calibration": fingerprint(asdict(teacher.calibration)),
         "cohort": {name: getattr(cohort.manifest, name) for name in HASHED},
-        "precision": model.predict.precision,
+        "precision": teacher.model.predict.precision,
         "config": asdict(config),
     }
+    save_student(teacher.model.folder, student, provenance | counts, config.weights)
+    card = student_card(student, config.training, **counts)
+    write_atomically(teacher.model.folder / FOLDER / "README.md", card.encode())
 
 
 @contextlib.contextmanager

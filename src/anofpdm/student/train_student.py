@@ -71,7 +71,7 @@ def train_student(
             progress("Student training", min(done, 1.0), 1.0, f"Student training, loss {float(loss):.4f}")
         if done >= 1:
             break
-    return trainer.average.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload, no-any-return]
+    return trainer.average.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
 
 
 class StudentTrainer(BaseTrainer):

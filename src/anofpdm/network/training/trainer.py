@@ -23,7 +23,6 @@ from anofpdm.network.unet import UNet
 from anofpdm.util.distributed import World
 from anofpdm.util.memory import unless_out_of_memory
 
-NETWORK, AVERAGE = "network.", "average."
 MOMENTS = ("exp_avg", "exp_avg_sq")  # as torch names those of the optimiser
 LEVEL_BINS = 10
 
@@ -158,8 +157,7 @@ class Trainer(BaseTrainer):
     # ---- state -------------------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Tensor]:
-        weights = {NETWORK: self.network.state_dict(), AVERAGE: self.average.state_dict()}
-        tensors = {part + name: tensor for part, named in weights.items() for name, tensor in named.items()}
+        tensors: dict[str, Tensor] = dict(self._networks().state_dict())
         for name, parameter in self.network.named_parameters():
             moments = self.optimiser.state.get(parameter, {})  # none before the first step, or without a gradient
             tensors |= {f"{moment}.{name}": moments[moment] for moment in MOMENTS if moments}
@@ -167,10 +165,8 @@ class Trainer(BaseTrainer):
 
     def restore(self, tensors: Mapping[str, Tensor], step: int) -> None:
         """To `state` at this step. RuntimeError if the weights do not fit."""
-        for network, part in ((self.network, NETWORK), (self.average, AVERAGE)):
-            network.load_state_dict(
-                {name.removeprefix(part): tensor for name, tensor in tensors.items() if name.startswith(part)}
-            )
+        weights = {name: tensor for name, tensor in tensors.items() if not name.startswith(MOMENTS)}
+        self._networks().load_state_dict(weights)
         for name, parameter in self.network.named_parameters():
             saved = [tensors.get(f"{moment}.{name}") for moment in MOMENTS]
             moments = [torch.empty_like(parameter).copy_(tensor) for tensor in saved if tensor is not None]
@@ -178,6 +174,9 @@ class Trainer(BaseTrainer):
                 steps = torch.tensor(float(step), device=self.device if parameter.is_cuda else "cpu")
                 self.optimiser.state[parameter] = {"step": steps, **dict(zip(MOMENTS, moments, strict=True))}
         self.step = step
+
+    def _networks(self) -> nn.ModuleDict:
+        return nn.ModuleDict({"network": self.network, "average": self.average})
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
         """Start at step 0 with a model's weights."""
