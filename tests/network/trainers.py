@@ -28,7 +28,7 @@ def trainer_of(cohort: Cohort, network: UNetConfig = NETWORK, **options) -> Trai
 
 
 def inputs_of(trainer: Trainer, cohort: Cohort):
-    rows = next(row_batches(cohort, trainer.config, trainer.step))[trainer.world.batch_slice(8)]
+    rows = next(row_batches(cohort, trainer.config, trainer.step))[trainer.part]
     return trainer.inputs(torch.from_numpy(cohort.slices[rows]), torch.from_numpy(cohort.labels[rows]))
 
 

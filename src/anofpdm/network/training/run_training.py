@@ -140,8 +140,7 @@ class _Run:
         trainer, last_step = self.trainer, self.limits.steps
         steps_left = None if last_step is None else max(0, last_step - trainer.step)
         batches = itertools.islice(row_batches(self.cohort, trainer.config, trainer.step), steps_left)
-        part = trainer.world.batch_slice(trainer.config.batch)
-        return read_ahead(self.cohort, batches, part=part, pin=trainer.device.type == "cuda")
+        return read_ahead(self.cohort, batches, part=trainer.part, pin=trainer.device.type == "cuda")
 
     def _fraction_done(self) -> float:
         return self.limits.fraction_done(self.trainer.step, time.monotonic() - self.start, self.first_step)

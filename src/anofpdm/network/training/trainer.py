@@ -45,6 +45,7 @@ class Trainer(BaseTrainer):
             raise TrainingError(
                 f"a batch of {config.batch} cannot be split evenly over {self.world.count} processes; change --batch"
             )
+        self.part = self.world.batch_slice(config.batch)  # of each batch, for this process
         self.schedule = NoiseSchedule.linear()
         alpha_bar = self.schedule.alpha_bar
         self._signal, self._spread = (part.sqrt().float().to(device) for part in (alpha_bar, 1 - alpha_bar))
@@ -66,11 +67,11 @@ class Trainer(BaseTrainer):
 
     def inputs(self, slices: Tensor, labels: Tensor) -> Inputs:
         """Noisy inputs of step number `self.step`, from this process's slices [b, C, H, W] and labels [b]."""
-        config, part = self.config, self.world.batch_slice(self.config.batch)
+        config = self.config
         generator = self._generator.manual_seed(_mix_seeds(config.seed, self.step))
 
         def draw(*shape: int) -> Tensor:  # for the whole batch: the same for any number of processes
-            return torch.rand(config.batch, *shape, generator=generator, device=self.device)[part]
+            return torch.rand(config.batch, *shape, generator=generator, device=self.device)[self.part]
 
         x0, labels = slices.to(self.device, torch.float32, non_blocking=True), labels.to(self.device, non_blocking=True)
         t = (draw() * len(self.schedule)).long().clamp(max=len(self.schedule) - 1)
@@ -85,8 +86,8 @@ class Trainer(BaseTrainer):
 
     def draw_noise(self, x0: Tensor, _t: Tensor, generator: torch.Generator) -> Tensor:
         """Of this process's slices, as part of the noise of the whole batch."""
-        batch, part = self.config.batch, self.world.batch_slice(self.config.batch)
-        return torch.randn(batch, *x0.shape[1:], generator=generator, device=self.device)[part]
+        shape = self.config.batch, *x0.shape[1:]
+        return torch.randn(shape, generator=generator, device=self.device)[self.part]
 
     def update(self, inputs: Inputs) -> Tensor:
         """One step of the optimiser; returns the mean loss of this process's slices."""
