@@ -1,5 +1,6 @@
 import dataclasses
 import threading
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import torch
 from anofpdm.errors import TrainingError
 from anofpdm.labels import HEALTHY, NULL, UNHEALTHY
 from anofpdm.network.training.augment import CHANCES, augment
-from anofpdm.network.training.batches import SliceOrder, read_ahead, training_rows
+from anofpdm.network.training.batches import read_ahead, row_batches, shuffled_batches, training_rows
 from anofpdm.network.training.training_config import TrainingConfig
 
 
@@ -16,45 +17,40 @@ def relabelled(cohort, labels):
     return dataclasses.replace(cohort, labels=np.broadcast_to(np.asarray(labels), len(cohort)).copy())
 
 
-def order_of(cohort, task="guided", **options):
-    return SliceOrder.from_cohort(cohort, TrainingConfig(**{"task": task, "batch": 8, **options}))
+def batches_of(cohort, task="guided", first_step=0, **options):
+    return row_batches(cohort, TrainingConfig(**{"task": task, "batch": 8, **options}), first_step)
 
 
-def test_every_slice_once_per_epoch_reshuffled(cohort):
-    rows = training_rows(cohort, "guided")
-    stream = np.concatenate([order_of(cohort).rows(step) for step in range(2 * len(rows) // 8 + 2)])
-    first, second = stream[: len(rows)], stream[len(rows) : 2 * len(rows)]
-    np.testing.assert_array_equal(np.sort(first), rows)
-    np.testing.assert_array_equal(np.sort(second), rows)
-    assert not np.array_equal(first, second)
-
-
-def test_the_order_follows_from_seed_and_step_not_from_previous_calls(cohort):
-    """Steps of two epochs, in any order, and across the end of an epoch."""
-    order = order_of(cohort, balanced=True)
-    for step in (0, 41, 3, 40, 0, 5, 4):
-        np.testing.assert_array_equal(order.rows(step), order_of(cohort, balanced=True).rows(step))
-    assert not np.array_equal(order.rows(41), order_of(cohort, balanced=True, seed=1).rows(41))
+@pytest.mark.parametrize("first_step", [0, 1, 7])
+def test_every_slice_once_per_epoch_reshuffled(first_step):
+    """From any step: the batches that a run without interruption has from there."""
+    rows = np.arange(20, 30)
+    stream = np.concatenate([*islice(shuffled_batches(rows, 4, [3]), 20)])
+    epochs = stream.reshape(-1, 10)
+    np.testing.assert_array_equal(np.sort(epochs, axis=1), np.tile(rows, (8, 1)))
+    assert len(np.unique(epochs, axis=0)) == 8
+    again = np.concatenate([*islice(shuffled_batches(rows, 4, [3], first_step), 5)])
+    np.testing.assert_array_equal(again, stream[4 * first_step : 4 * first_step + 20])
+    assert not np.array_equal(again, np.concatenate([*islice(shuffled_batches(rows, 4, [4], first_step), 5)]))
 
 
 def test_balanced_batches_keep_the_fraction_of_unlabelled_slices(cohort):
-    for step in range(10):
-        labels = cohort.labels[order_of(cohort, balanced=True).rows(step)]
-        assert np.bincount(labels).tolist() == [4, 4]
+    for rows in islice(batches_of(cohort, balanced=True), 10):
+        assert np.bincount(cohort.labels[rows]).tolist() == [4, 4]
     labels = cohort.labels.copy()
     labels[::2] = NULL
     some = relabelled(cohort, labels)
     share = (labels[training_rows(some, "guided")] == NULL).mean()
-    counts = np.bincount(some.labels[order_of(some, balanced=True, batch=20).rows(3)], minlength=3)
+    counts = np.bincount(some.labels[next(batches_of(some, balanced=True, batch=20, first_step=3))], minlength=3)
     assert counts[NULL] == round(20 * share)
     assert abs(counts[HEALTHY] - counts[UNHEALTHY]) <= 1
 
 
 def test_balanced_batches_of_a_single_class(cohort):
-    healthy = order_of(cohort, "healthy", balanced=True).rows(3)
+    healthy = next(batches_of(cohort, "healthy", balanced=True))
     assert cohort.labels[healthy].tolist() == [HEALTHY] * 8
     with pytest.raises(TrainingError, match="larger --batch"):
-        order_of(cohort, balanced=True, batch=1)
+        batches_of(cohort, balanced=True, batch=1)
 
 
 def test_slices_used_by_each_task(cohort):
@@ -80,20 +76,20 @@ def test_labels_that_do_not_suffice(cohort, label, task, reason):
         training_rows(relabelled(cohort, label), task)
 
 
-def test_read_ahead_yields_the_slices_of_each_step(cohort):
-    order = order_of(cohort)
-    batches = list(read_ahead(cohort, order, range(5, 9), part=slice(4, 8), pin=False))
-    for step, (slices, labels) in zip(range(5, 9), batches, strict=True):
-        rows = order.rows(step)[4:8]
-        np.testing.assert_array_equal(slices.numpy(), cohort.slices[rows])
-        np.testing.assert_array_equal(labels.numpy(), cohort.labels[rows])
+def test_read_ahead_yields_the_slices_of_each_batch(cohort):
+    batches = [*islice(batches_of(cohort), 4)]
+    for rows, (slices, labels) in zip(
+        batches, read_ahead(cohort, iter(batches), part=slice(4, 8), pin=False), strict=True
+    ):
+        np.testing.assert_array_equal(slices.numpy(), cohort.slices[rows[4:]])
+        np.testing.assert_array_equal(labels.numpy(), cohort.labels[rows[4:]])
 
 
 def test_a_reading_error_is_raised_by_the_consumer_and_no_reader_is_left_when_it_stops(cohort):
     broken, before = dataclasses.replace(cohort, slices=cohort.slices[:3]), set(threading.enumerate())
     with pytest.raises(IndexError):
-        list(read_ahead(broken, order_of(cohort), range(3), part=slice(None), pin=False))
-    batches = read_ahead(cohort, order_of(cohort), range(1000), part=slice(None), pin=False)
+        next(read_ahead(broken, batches_of(cohort), part=slice(None), pin=False))
+    batches = read_ahead(cohort, batches_of(cohort), part=slice(None), pin=False)
     next(batches)
     assert set(threading.enumerate()) - before
     batches.close()

@@ -31,7 +31,7 @@ def test_attention_uses_a_flash_kernel_forward_and_backward(name):
 def trained(steps, *, graph, memory=1.0):
     torch.manual_seed(0)
     trainer = Trainer(preset("tiny", 2, dropout=0.0), TrainingConfig(batch=32, warm_up=5), GPU)
-    trainer._uses_graph = graph
+    trainer.uses_graph = graph
     generator = torch.Generator().manual_seed(3)
     torch.cuda.empty_cache()
     torch.cuda.set_per_process_memory_fraction(memory)
@@ -49,8 +49,8 @@ def trained(steps, *, graph, memory=1.0):
 def test_a_step_as_a_cuda_graph_equals_the_plain_step():
     recorded, losses = trained(40, graph=True)
     plain, same = trained(40, graph=False)
-    assert recorded._graph is not None
-    assert plain._graph is None
+    assert recorded.graph is not None
+    assert plain.graph is None
     torch.testing.assert_close(losses, same, rtol=0.02, atol=0)
     assert losses[-1] < 0.8 * losses[0]
 

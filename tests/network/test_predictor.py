@@ -11,7 +11,7 @@ from anofpdm.network import checkpoint, predictor
 from anofpdm.network.config import ModelConfig, UNetConfig
 from anofpdm.network.fast.cpu import SliceThreads
 from anofpdm.network.fast.winograd import WinogradConvolution
-from anofpdm.network.predictor import NoisePredictor, graph_batch_size, load_trained, pad_batch
+from anofpdm.network.predictor import NoisePredictor, graph_batch_size, load_trained
 from anofpdm.network.unet import UNet
 from anofpdm.util.artifacts import to_plain
 from tests.network.trainers import CPU, NETWORK, without_zeros
@@ -27,12 +27,6 @@ def test_padding_adds_at_most_a_quarter_and_scans_of_every_length_need_few_graph
         assert count <= size <= count * 5 / 4
         known += [] if size in known else [size]
     assert len([size for size in known if size > 30]) <= 9
-
-
-def test_padding_repeats_the_last_entry():
-    x = torch.arange(6.0).view(3, 2)
-    assert torch.equal(pad_batch(x, 5), torch.tensor([[0, 1], [2, 3], [4, 5], [4, 5], [4, 5]], dtype=torch.float32))
-    assert pad_batch(x, 3) is x
 
 
 def test_float32_products_are_not_rounded_and_the_users_setting_is_restored():

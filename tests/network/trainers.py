@@ -7,7 +7,7 @@ import torch
 from anofpdm.cohorts import Cohort
 from anofpdm.network.config import UNetConfig
 from anofpdm.network.training import run_training
-from anofpdm.network.training.batches import SliceOrder
+from anofpdm.network.training.batches import row_batches
 from anofpdm.network.training.trainer import Trainer
 from anofpdm.network.training.training_config import TrainingConfig
 
@@ -26,8 +26,7 @@ def trainer_of(cohort: Cohort, network: UNetConfig = NETWORK, **options) -> Trai
 
 
 def inputs_of(trainer: Trainer, cohort: Cohort):
-    order = SliceOrder.from_cohort(cohort, trainer.config)
-    rows = order.rows(trainer.step)[trainer.world.batch_slice(8)]
+    rows = next(row_batches(cohort, trainer.config, trainer.step))[trainer.part]
     return trainer.inputs(torch.from_numpy(cohort.slices[rows]), torch.from_numpy(cohort.labels[rows]))
 
 

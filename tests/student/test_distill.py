@@ -1,6 +1,5 @@
 """Distillation: pseudo-labels, caching, files. No lesion mask is used."""
 
-import contextlib
 import shutil
 import time
 from dataclasses import replace
@@ -22,7 +21,6 @@ from anofpdm.method.gather import evidence_batches
 from anofpdm.network.predictor import load_trained
 from anofpdm.report.page_data import build_page_data
 from anofpdm.segment.model import load
-from anofpdm.segment.scan_checks import warn_unusual_spacing
 from anofpdm.student import targets
 from anofpdm.student.distillation import DistillConfig, distill
 from anofpdm.student.predict import predict_passes
@@ -267,13 +265,6 @@ def test_modalities_are_those_that_masks_are_based_on_and_optional_ones_that_joi
     assert [(given[1].optional, given[1].late) for given in trainings] == [([1], [1]), ([1], []), ([], [])]
     assert [given[0].modalities for given in trainings] == [("flair", "t2"), ("flair", "t2"), ("flair",)]
     assert load(copied / "model", "cpu").request().modalities == ("flair",)
-
-
-@pytest.mark.parametrize(("neighbours_mm", "alone"), [((-1.2, 1.2), True), ((-4.0, 4.0), False), ((), False)])
-def test_a_scan_with_another_slice_spacing_gives_a_warning(neighbours_mm, alone):
-    expected = pytest.warns(ScanWarning, match="processes each slice alone") if alone else contextlib.nullcontext()
-    with expected:
-        warn_unusual_spacing(4.0, neighbours_mm, "scan")
 
 
 def test_a_cohort_without_training_slices_or_one_kind_of_validation_slices_is_refused(copied):

@@ -19,11 +19,10 @@ def test_a_recorded_step_computes_what_a_plain_one_does():
         torch.manual_seed(0)
         network = StudentNet(StudentConfig(("a",), 64, (-1.0, 1.0), width=16))
         trainer = StudentTrainer(network, StudentTrainingConfig(batch=8), GPU)
-        trainer._uses_graph = graph
+        trainer.uses_graph = graph
         losses = []
         for step, batch in zip(range(8), training_batches(data, 8, 0, GPU), strict=False):
-            trainer.set_learning_rate(step, step / 100)
-            losses.append(float(trainer.update(batch)))
+            losses.append(float(trainer.update(batch, step + 1, step / 100)))
         results.append((losses, list(trainer.average.parameters())))
     (losses, parameters), (expected, plain) = results
     np.testing.assert_allclose(losses, expected, rtol=2e-3)

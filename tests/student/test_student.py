@@ -2,24 +2,21 @@
 
 import copy
 from dataclasses import replace
-from itertools import islice
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
-from anofpdm.choices import WeightFormat
 from anofpdm.errors import ConfigError, ModelError
 from anofpdm.labels import HEALTHY, NULL, UNHEALTHY
 from anofpdm.method.context import SlicePositions
 from anofpdm.method.detection import CurveDetector
 from anofpdm.network import checkpoint
-from anofpdm.student.decide import StudentCalibration
 from anofpdm.student.fit_detector import fit_student_calibration
 from anofpdm.student.predict import CpuStudent, predict_passes
 from anofpdm.student.student import Student, load_student, save_student
-from anofpdm.student.student_batches import draw_missing, paste_lesions, rows_of_steps, training_batches
+from anofpdm.student.student_batches import draw_missing, paste_lesions, training_batches
 from anofpdm.student.student_network import (
     StudentConfig,
     StudentNet,
@@ -179,16 +176,6 @@ class TestTraining:
         assert float(loss) == pytest.approx((np.log1p(np.exp(-2)) + np.log1p(np.exp(-1))) / 2)
         assert float(label_loss(torch.tensor([50.0]), torch.tensor([NULL]))) == 0
 
-    def test_every_slice_is_used_once_per_epoch(self):
-        rows = np.concatenate([*islice(rows_of_steps(10, batch=4, seed=0), 5)])
-        assert sorted(rows[:10]) == sorted(rows[10:]) == list(range(10))
-
-    def test_training_ends_at_steps_or_minutes(self):
-        assert StudentTrainingConfig(steps=10, minutes=1.0).fraction_done(5, 6.0) == 0.5
-        assert StudentTrainingConfig(steps=100, minutes=1.0).fraction_done(5, 30.0) == 0.5
-        with pytest.raises(ConfigError, match="--steps or --minutes"):
-            StudentTrainingConfig(steps=None)
-
 
 class TestCalibration:
     slices, masks = blobs(seed=3)
@@ -272,11 +259,3 @@ class TestOnDisk:
         checkpoint.save_model(tmp_path / "student", weights, payload)
         with pytest.raises(ModelError, match="distill again"):
             load_student(tmp_path, "teacher", CPU)
-
-    @pytest.mark.parametrize("stored", [WeightFormat.FLOAT16, WeightFormat.INT8])
-    def test_smaller_weights_predict_nearly_the_same(self, trained, tmp_path, stored):
-        calibration = StudentCalibration(curve_detector(2))
-        save_student(tmp_path, Student(trained, calibration, "abc", CPU), {}, stored)
-        again, x = load_student(tmp_path, "abc", CPU), torch.from_numpy(blobs(2)[0])
-        with torch.no_grad():
-            torch.testing.assert_close(again.network(x), trained(x), rtol=0.02, atol=0.05)

@@ -6,8 +6,8 @@ from typing import Any
 
 from anofpdm.choices import Layout, Preset, Raw
 from anofpdm.cohorts.plan import labels_file
-from anofpdm.errors import ConfigError
 from anofpdm.network.checkpoint import STATE, WEIGHTS
+from anofpdm.network.training.training_config import check_minutes
 from anofpdm.util.files import file_sha256
 
 COHORT, PAGE = "cohort", "index.html"
@@ -37,8 +37,7 @@ class FitConfig:
     workers: int = 1
 
     def __post_init__(self) -> None:
-        if self.minutes is not None and not self.minutes > 0:
-            raise ConfigError(f"--minutes {self.minutes:g}: must be more than 0")
+        check_minutes(self.minutes)
 
     @property
     def student_steps(self) -> int:

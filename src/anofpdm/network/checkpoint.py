@@ -9,14 +9,13 @@ state.previous.safetensors   the previous state, as a backup
 import contextlib
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from anofpdm.errors import ModelError, NotEnoughMemoryError
@@ -94,16 +93,13 @@ def _check_copy(path: Path, config: Mapping[str, Any]) -> None:
 
 def save_state(folder: Path, tensors: Tensors, config: Mapping[str, Any]) -> None:
     """The previous state is kept as a backup."""
-    path = folder / STATE
+    path, previous = folder / STATE, folder / PREVIOUS
     if path.is_file():
-        spare = folder / f".{PREVIOUS}.tmp"
-        spare.unlink(missing_ok=True)
+        previous.unlink(missing_ok=True)
         try:
-            os.link(path, spare)
+            previous.hardlink_to(path)
         except OSError:  # the file system has no links
-            shutil.copyfile(path, spare)
-        spare.replace(folder / PREVIOUS)
-        spare.unlink(missing_ok=True)  # renaming a file to another link of itself leaves both
+            shutil.copyfile(path, previous)
     _write(path, tensors, config)
 
 
@@ -121,19 +117,7 @@ def _write(path: Path, tensors: Tensors, config: Mapping[str, Any]) -> str:
     saved = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
     header = json.dumps(dict(config), sort_keys=True)
     digest = _digest(saved, header)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        save_file(saved, temporary, {"anofpdm": header, "sha256": digest})
-        temporary.chmod(0o644)  # the library makes files readable by the owner only
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except (SafetensorError, OSError) as problem:
-        raise ModelError(
-            f"{path}: could not be written ({problem}); earlier saves are intact, free disk space and resume"
-        ) from None
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_atomically(path, save(saved, {"anofpdm": header, "sha256": digest}))
     return digest
 
 

@@ -43,11 +43,3 @@ def restore(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
             tensor = tensor.float() * scale.view(-1, *[1] * (tensor.ndim - 1))
         weights[name] = tensor
     return weights
-
-
-def round_to(weights: Mapping[str, Tensor], stored: WeightFormat) -> dict[str, Tensor]:
-    """The weights as they will be read back, in float32."""
-    return {
-        name: tensor.float() if tensor.is_floating_point() else tensor
-        for name, tensor in restore(store(weights, stored)).items()
-    }

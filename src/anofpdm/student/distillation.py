@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
-import torch
 from scipy.special import expit
 
 from anofpdm import __version__
@@ -19,7 +18,7 @@ from anofpdm.labels import HEALTHY, UNHEALTHY, estimated_note
 from anofpdm.method.calibration import Calibration
 from anofpdm.method.gather import batch_for
 from anofpdm.network.predictor import TrainedModel
-from anofpdm.network.weight_format import round_to
+from anofpdm.network.weight_format import restore, store
 from anofpdm.student.edges import move_edges
 from anofpdm.student.fit_detector import fit_student_calibration
 from anofpdm.student.predict import predict_passes
@@ -32,7 +31,7 @@ from anofpdm.student.student_network import (
     default_neighbours_mm,
     neighbour_rows,
 )
-from anofpdm.student.targets import CACHE, HASHED, DiffusionTeacher, Teacher, fingerprint, pseudo_label
+from anofpdm.student.targets import CACHE, HASHED, DiffusionTeacher, fingerprint, pseudo_label
 from anofpdm.student.train_student import StudentTrainingConfig, train_student
 from anofpdm.student.typical import describe_cohort, fit_typical
 from anofpdm.util.distributed import World
@@ -69,8 +68,9 @@ def distill(
     with _locked_folder(folder, world):
         masks = pseudo_label(teacher, cohort, rows, folder, world, progress)
         if masks is not None:
-            network = _train(teacher, cohort, network_config, masks, config, model.device, progress)
-            network.load_state_dict(round_to(network.state_dict(), config.weights))  # calibrate those that are saved
+            network = _train(teacher, cohort, network_config, masks, config, progress)
+            # Calibrate the weights as they will be read back.
+            network.load_state_dict(restore(store(network.state_dict(), config.weights)))
             numbers = describe_cohort(cohort, rows, network_config.modalities)
             student = Student(
                 network,
@@ -81,16 +81,12 @@ def distill(
                 foreground=calibration.foreground,
                 typical=fit_typical(numbers, network_config.modalities, config.optional),
             )
-            counts = {"slices": len(masks), "with_lesion": int((masks > 127).any((1, 2)).sum())}
-            provenance = _provenance(model, calibration, cohort, config) | counts
-            save_student(model.folder, student, provenance, config.weights)
-            card = student_card(student, teacher.name, config.training, **counts)
-            write_atomically(folder / "README.md", card.encode())
+            _save(teacher, cohort, config, student, masks)
         world.all_gather(None)  # the other processes wait for the main one
     return student
 
 
-def _student_config(teacher: Teacher, cohort: Cohort, config: DistillConfig) -> StudentConfig:
+def _student_config(teacher: DiffusionTeacher, cohort: Cohort, config: DistillConfig) -> StudentConfig:
     rows = cohort.rows("train")
     if not len(rows):
         raise TrainingError(f"{cohort.path}: no slice in its training split to train a student on")
@@ -115,16 +111,20 @@ def _student_config(teacher: Teacher, cohort: Cohort, config: DistillConfig) -> 
     return StudentConfig(modalities, cohort.slices.shape[-1], neighbours_mm, config.width, optional=config.optional)
 
 
-def _provenance(
-    model: TrainedModel, calibration: Calibration, cohort: Cohort, config: DistillConfig
-) -> dict[str, object]:
-    return {
+def _save(
+    teacher: DiffusionTeacher, cohort: Cohort, config: DistillConfig, student: Student, masks: np.ndarray
+) -> None:
+    counts = {"slices": len(masks), "with_lesion": int((masks > 127).any((1, 2)).sum())}
+    provenance = {
         "anofpdm": __version__,
-        "calibration": fingerprint(asdict(calibration)),
+        "calibration": fingerprint(asdict(teacher.calibration)),
         "cohort": {name: getattr(cohort.manifest, name) for name in HASHED},
-        "precision": model.predict.precision,
+        "precision": teacher.model.predict.precision,
         "config": asdict(config),
     }
+    save_student(teacher.model.folder, student, provenance | counts, config.weights)
+    card = student_card(student, config.training, **counts)
+    write_atomically(teacher.model.folder / FOLDER / "README.md", card.encode())
 
 
 @contextlib.contextmanager
@@ -141,12 +141,11 @@ def _locked_folder(folder: Path, world: World) -> Iterator[None]:
 
 
 def _train(
-    teacher: Teacher,
+    teacher: DiffusionTeacher,
     cohort: Cohort,
     network_config: StudentConfig,
     masks: np.ndarray,
     config: DistillConfig,
-    device: torch.device,
     progress: Progress,
 ) -> StudentNet:
     """The student, after those from whose mean prediction it learns."""
@@ -154,7 +153,7 @@ def _train(
         raise TrainingError(
             "the teacher found no lesion in the whole training split; calibrate it first, or train it longer"
         )
-    rows, names = cohort.rows("train"), network_config.modalities
+    rows, names, device = cohort.rows("train"), network_config.modalities, teacher.model.device
     optional = {name: names.index(name) for name in network_config.optional}
     data = PseudoLabels(
         cohort_pixels(cohort, rows, names),
@@ -179,7 +178,7 @@ def _train(
     return train_student(network_config, data, training, device, portion(progress, others * share, share))
 
 
-def student_card(student: Student, teacher: str, training: StudentTrainingConfig, slices: int, with_lesion: int) -> str:
+def student_card(student: Student, training: StudentTrainingConfig, slices: int, with_lesion: int) -> str:
     config, calibration = student.config, student.calibration
     limits = [f"{training.steps} steps"] if training.steps else []
     limits += [f"{training.minutes:g} minutes"] if training.minutes else []
@@ -197,7 +196,7 @@ A U-Net of width {config.width} that segments a slice in a single pass of {confi
 
  - Input: {", ".join(config.modalities)} of the slice; a scan may lack {", ".join(config.optional) or "none of them"}.
  - Neighbouring slices that are further inputs (mm from it{counted}): {offsets or "none"}.
- - Teacher: the {teacher} in the parent folder (`{student.teacher_sha256}`). Its masks are the pseudo-labels.
+ - Teacher: the diffusion model in the parent folder (`{student.teacher_sha256}`). Its masks are the pseudo-labels.
  - Training slices: {slices}, {with_lesion} of them with a lesion in the pseudo-label.
  - Human annotation: image-level labels only. No lesion mask was used.
  - Training: at most {" or ".join(limits)}, batch size {training.batch}, learning rate {training.learning_rate:g},

@@ -119,7 +119,7 @@ def load_student(model_folder: Path, teacher_sha256: str | None, device: torch.d
     except (ConfigError, MethodError, TypeError, ValueError) as problem:
         raise ModelError(f"{folder}: damaged, or of another version ({problem}); distill again, or remove it") from None
     with weights_must_fit(folder, "distill again"):
-        network.load_state_dict({name: tensor.float() for name, tensor in weights.items()})
+        network.load_state_dict(weights)
     return Student(
         network.to(device).eval(),
         file.calibration,

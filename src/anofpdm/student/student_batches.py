@@ -1,6 +1,5 @@
 """Batches of student training. Each is determined by the seed and the step's number."""
 
-import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from anofpdm.labels import NULL
 from anofpdm.network.training.augment import CHANCES, augment
+from anofpdm.network.training.batches import shuffled_batches
 from anofpdm.student.student_network import BACKGROUND, MISSING, Pixels, stack_slices
 from anofpdm.student.thick_slices import draw_weights, mix, own_slices, window_rows
 from anofpdm.util.workers import map_in_threads
@@ -36,21 +36,22 @@ class PseudoLabels:
 
 
 class StudentBatch(NamedTuple):
-    x: Tensor  # [n, k * C, H, W] float32: slices, each with its neighbours
+    x: Tensor  # [views, n, k * C, H, W] float32: slices, each with its neighbours; once more as in thick slices
     mask: Tensor  # uint8 [n, H, W]: probability of lesion times 255
     labels: Tensor  # [n]
     chances: Tensor  # [n, CHANCES + k * C + 1] in [-1, 1], for the augmentation
     pasted: Tensor  # bool [n]: whether another slice's lesion is pasted, if the slice has none
     missing: Tensor  # bool [n, k * C]: channels that become background, as where a scan lacks a modality
 
-    def views(self, count: int) -> "list[StudentBatch]":
-        """Equal parts of the batch."""
-        return [StudentBatch(*parts) for parts in zip(*(tensor.chunk(count) for tensor in self), strict=True)]
-
     def augment(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Inputs [n, k * C, H, W], their masks [n, H, W] in 0 to 1, augmented together, and labels [n]."""
+        """Inputs [views * n, k * C, H, W], their masks [views * n, H, W] in 0 to 1, augmented together, and labels."""
+        views = [self._augment_view(x) for x in self.x]  # one by one: lesions are pasted from slice to slice
+        x, mask, labels = (torch.cat(parts) for parts in zip(*views, strict=True))
+        return x, mask, labels
+
+    def _augment_view(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         mask = self.mask.float()[:, None] / 255
-        augmented = augment(torch.cat([self.x, 2 * mask - 1], dim=1), self.chances)
+        augmented = augment(torch.cat([x, 2 * mask - 1], dim=1), self.chances)
         x, mask, labels = paste_lesions(augmented[:, :-1], (augmented[:, -1] + 1) / 2, self.labels, self.pasted)
         return x.masked_fill(self.missing[:, :, None, None], MISSING), mask, labels
 
@@ -72,11 +73,12 @@ def paste_lesions(x: Tensor, mask: Tensor, labels: Tensor, where: Tensor) -> tup
 def training_batches(
     data: PseudoLabels, batch: int, seed: int, device: torch.device, *, thick_slices: bool = False
 ) -> Iterator[StudentBatch]:
-    """Without end. With thick slices, a batch has all slices as they are, and then again, augmented alike, as in a scan
-    with thicker slices."""
+    """Without end. With thick slices, a batch has all slices as they are, and, augmented alike, as in a scan with
+    thicker slices."""
     stacked = data.neighbours.shape[1]
     stacks = window_rows(data.neighbours) if thick_slices else data.neighbours
-    for step, (rows, x) in enumerate(_read(data.pixels, stacks, rows_of_steps(len(stacks), batch, seed), device)):
+    batches = shuffled_batches(np.arange(len(stacks)), batch, [seed])
+    for step, (rows, x) in enumerate(_read(data.pixels, stacks, batches, device)):
         generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
         count, modalities = len(rows), x.shape[1] // stacks.shape[1]
         chances = torch.rand(count, CHANCES + modalities, generator=generator) * 2 - 1
@@ -88,18 +90,10 @@ def training_batches(
             torch.rand(count, generator=generator) < PASTE_SHARE,
             draw_missing(count, modalities, data, generator).repeat(1, stacked),
         ]
+        views = [x]
         if thick_slices:
-            weights = draw_weights(count, generator).to(device, non_blocking=True)
-            x, parts = torch.cat([own_slices(x), mix(x, weights)]), [torch.cat([part, part]) for part in parts]
-        yield StudentBatch(x, *(part.to(device, non_blocking=True) for part in parts))
-
-
-def rows_of_steps(count: int, batch: int, seed: int) -> Iterator[np.ndarray]:
-    """[batch] rows of each step: every slice once per epoch, reshuffled each time."""
-    epochs = (np.random.default_rng([seed, epoch]).permutation(count) for epoch in itertools.count())
-    rows = itertools.chain.from_iterable(epochs)
-    while True:
-        yield np.fromiter(itertools.islice(rows, batch), int, batch)
+            views = [own_slices(x), mix(x, draw_weights(count, generator).to(device, non_blocking=True))]
+        yield StudentBatch(torch.stack(views), *(part.to(device, non_blocking=True) for part in parts))
 
 
 def draw_missing(count: int, modalities: int, data: PseudoLabels, generator: torch.Generator) -> Tensor:
@@ -114,20 +108,20 @@ def draw_missing(count: int, modalities: int, data: PseudoLabels, generator: tor
 
 
 def _read(
-    pixels: Pixels, stacks: np.ndarray, steps: Iterator[np.ndarray], device: torch.device
+    pixels: Pixels, stacks: np.ndarray, batches: Iterator[np.ndarray], device: torch.device
 ) -> Iterator[tuple[np.ndarray, Tensor]]:
-    """Rows of every step, and the slices [n, k * C, H, W] of their stacks [N, k]. A GPU keeps all slices in its memory,
-    in float16 as cohorts store them, if they take less than half of what is free there. Otherwise slices of the next
-    steps are read in the background."""
+    """Rows of every batch, and the slices [n, k * C, H, W] of their stacks [N, k]. A GPU keeps all slices in its
+    memory, in float16 as cohorts store them, if they take less than half of what is free there. Otherwise slices of the
+    next batches are read in the background."""
     count = len(stacks)
     if _fits(2 * count * pixels(np.zeros(1, int)).size, device):
         parts = np.array_split(np.arange(count), -(-count // LOAD))
         slices = torch.cat([torch.from_numpy(pixels(part)).half().to(device) for part in parts])  # [N, C, H, W]
-        for rows in steps:
+        for rows in batches:
             stack = torch.from_numpy(stacks[rows]).to(device, non_blocking=True)  # [n, k]
             yield rows, slices[stack].flatten(1, 2).float()
         return
-    for rows, x in map_in_threads(lambda rows: (rows, stack_slices(pixels, stacks[rows])), steps, 1):
+    for rows, x in map_in_threads(lambda rows: (rows, stack_slices(pixels, stacks[rows])), batches, 1):
         yield rows, torch.from_numpy(x).to(device)
 
 

@@ -9,7 +9,6 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Protocol
 
 import numpy as np
 
@@ -32,52 +31,28 @@ STEEPNESS = 3  # exponent of the soft threshold
 HASHED = ("slices_sha256", "tables_sha256")  # of a cohort's manifest
 
 
-class Teacher(Protocol):
-    """A model whose masks a student learns from."""
-
-    @property
-    def name(self) -> str:
-        """In words, for the student's card."""
-
-    @property
-    def sha256(self) -> str:
-        """Of its weights."""
-
-    @property
-    def modalities(self) -> tuple[str, ...]:
-        """Those that its masks are based on."""
-
-    def fingerprint(self, cohort: Cohort) -> str:
-        """Of everything that its masks depend on."""
-
-    def masks(self, cohort: Cohort, scans: Sequence[np.ndarray]) -> Iterator[np.ndarray]:
-        """Of the rows of each scan, none of them labelled healthy: uint8 [n, H, W], probability of lesion times 255."""
-
-
 @dataclass(frozen=True)
 class DiffusionTeacher:
-    """Its masks are those of `anofpdm segment` with default settings, but soft."""
+    """A calibrated model. Its masks are those of `anofpdm segment` with default settings, but soft."""
 
     model: TrainedModel
     calibration: Calibration
     batch: int
-    name: ClassVar = "diffusion model"
-
-    @property
-    def sha256(self) -> str:
-        return self.model.sha256
 
     @property
     def modalities(self) -> tuple[str, ...]:
+        """Those that its masks are based on."""
         return tuple(self.model.modalities[channel] for channel in self.calibration.settings.channels)
 
     def fingerprint(self, cohort: Cohort) -> str:
+        """Of everything that its masks depend on."""
         hashes = [getattr(cohort.manifest, name) for name in HASHED]
         precision = self.model.predict.precision
-        return fingerprint(__version__, self.sha256, precision, asdict(self.calibration), hashes)
+        return fingerprint(__version__, self.model.sha256, precision, asdict(self.calibration), hashes)
 
     def masks(self, cohort: Cohort, scans: Sequence[np.ndarray]) -> Iterator[np.ndarray]:
-        """Batches do not end with a scan: large ones of equal size keep a GPU busy."""
+        """Of the rows of each scan, none of them labelled healthy: uint8 [n, H, W], probability of lesion times 255.
+        Batches do not end with a scan: large ones of equal size keep a GPU busy."""
         calibration, rows = self.calibration, np.concatenate([np.empty(0, int), *scans])
         request = EvidenceRequest(calibration.settings, [calibration.strength], self.model.device, self.batch)
         batches = evidence_batches(
@@ -103,7 +78,7 @@ def fingerprint(*parts: object) -> str:
 
 
 def pseudo_label(
-    teacher: Teacher, cohort: Cohort, rows: np.ndarray, folder: Path, world: World, progress: Progress = silent
+    teacher: DiffusionTeacher, cohort: Cohort, rows: np.ndarray, folder: Path, world: World, progress: Progress = silent
 ) -> np.ndarray | None:
     """uint8 [n, H, W] masks, in the main process; None in the others. They are empty for slices labelled healthy. Scans
     are shared among processes, and each one's masks are cached in the folder, so that an interrupted run resumes."""

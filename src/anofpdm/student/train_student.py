@@ -1,19 +1,18 @@
 """Student training. Every step is determined by the seed and the step's number."""
 
-import copy
 import math
 import time
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from anofpdm.errors import ConfigError, TrainingError
 from anofpdm.labels import NULL, UNHEALTHY
 from anofpdm.network.fast.cpu import fast_gradients
-from anofpdm.network.fast.cuda_graph import CudaGraph
-from anofpdm.network.training.optimiser import adamw, set_learning_rate, update_average
+from anofpdm.network.training.base_trainer import BaseTrainer
+from anofpdm.network.training.training_config import StopLimits
 from anofpdm.student.student_batches import PseudoLabels, StudentBatch, training_batches
 from anofpdm.student.student_network import StudentConfig, StudentNet
 from anofpdm.util.progress import Progress, silent
@@ -24,28 +23,20 @@ LABEL_SHARE = 0.2  # weight of the loss on image-level labels
 VIEW_SHARE = 0.2  # weight of the slice output in the difference between views of a slice
 LATE_FROM = 0.6  # part of training after which modalities join on which pseudo-labels are not based
 REPORT_STEPS = 20
-RECORD_AFTER = 3  # steps, during which libraries choose their kernels
 
 
 @dataclass(frozen=True)
-class StudentTrainingConfig:
+class StudentTrainingConfig(StopLimits):
     steps: int | None = 3000
-    minutes: float | None = None  # whichever ends first
     batch: int = 32
     learning_rate: float = 1e-3
     seed: int = 0
     thick_slices: bool = False  # train on each slice also as in a scan with thicker slices, with the same mask for both
 
     def __post_init__(self) -> None:
-        if self.minutes is not None and not self.minutes > 0:
-            raise ConfigError(f"--minutes {self.minutes:g}: must be more than 0")
-        if self.steps is None and self.minutes is None:
-            raise ConfigError("no training time given; use --steps or --minutes")
+        super().__post_init__()
         if self.batch < 1 or not self.learning_rate > 0:
             raise ConfigError(f"batch size and learning rate must be greater than 0, got {self}")
-
-    def fraction_done(self, step: int, seconds: float) -> float:
-        return max(step / self.steps if self.steps else 0, seconds / 60 / self.minutes if self.minutes else 0)
 
 
 def train_student(
@@ -68,49 +59,36 @@ def train_student(
     batches = training_batches(data, training.batch, training.seed, device, thick_slices=training.thick_slices)
     late = late.to(device)
     start, done = time.monotonic(), 0.0
-    for step, batch in enumerate(batches):
-        trainer.set_learning_rate(step, done)
+    for step, batch in enumerate(batches, start=1):
         if done < LATE_FROM:  # as if all scans lacked them
             batch = batch._replace(missing=batch.missing | late)
         with torch.backends.cudnn.flags(enabled=True, benchmark=True):  # a handful of shapes: choose kernels once
-            loss = trainer.update(batch)
-        done = training.fraction_done(step + 1, time.monotonic() - start)
-        if (step + 1) % REPORT_STEPS == 0 or done >= 1:
+            loss = trainer.update(batch, step, done)
+        done = training.fraction_done(step, time.monotonic() - start)
+        if step % REPORT_STEPS == 0 or done >= 1:
             if not math.isfinite(float(loss)):
-                raise TrainingError(f"non-finite loss of the student at step {step + 1}; lower --learning-rate")
+                raise TrainingError(f"non-finite loss of the student at step {step}; lower --learning-rate")
             progress("Student training", min(done, 1.0), 1.0, f"Student training, loss {float(loss):.4f}")
         if done >= 1:
             break
-    return trainer.averaged_network()
+    return trainer.average.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
 
 
-class StudentTrainer:
-    """On a GPU a step is recorded as a CUDA graph: its kernels are so short that Python would take four times as long
-    to start them."""
+class StudentTrainer(BaseTrainer):
+    def __init__(self, network: nn.Module, training: StudentTrainingConfig, device: torch.device):
+        self.training = training
+        memory_format = torch.channels_last if device.type == "cuda" else torch.contiguous_format
+        network = network.to(device).to(memory_format=memory_format)  # type: ignore[call-overload]
+        super().__init__(network, training.learning_rate, AVERAGE, weight_decay=1e-4)
 
-    def __init__(self, network: StudentNet, training: StudentTrainingConfig, device: torch.device):
-        self.training, on_gpu = training, device.type == "cuda"
-        memory_format = torch.channels_last if on_gpu else torch.contiguous_format
-        self.network: StudentNet = network.to(device).to(memory_format=memory_format).train()  # type: ignore[call-overload]
-        self.average = copy.deepcopy(self.network)
-        self.optimiser = adamw(self.network.parameters(), training.learning_rate, weight_decay=1e-4)
-        self.step = 0
-        self._uses_graph = on_gpu
-        self._graph: CudaGraph | None = None
+    def update(self, batch: StudentBatch, step: int, done: float) -> Tensor:
+        """Step number `step`, from 1, after a part of the training; returns the loss. The learning rate warms up, and
+        falls to 0 with half a cosine."""
+        share = min(1.0, step / WARM_UP) * (1 + math.cos(math.pi * min(done, 1.0))) / 2
+        return self.optimise(batch, self.training.learning_rate * share, step)
 
-    def update(self, batch: StudentBatch) -> Tensor:
-        """One step; returns the loss."""
-        if self._uses_graph and self._graph is None and self.step == RECORD_AFTER:
-            self._graph = CudaGraph(self._optimise, batch)
-        loss = self._optimise(*batch) if self._graph is None else self._graph(*batch)
-        self.step += 1
-        update_average(self.average, self.network, AVERAGE, self.step)
-        return loss
-
-    def _optimise(self, *tensors: Tensor) -> Tensor:
-        views = StudentBatch(*tensors).views(2 if self.training.thick_slices else 1)
-        augmented = [view.augment() for view in views]  # each by itself: lesions are pasted from slice to slice
-        x, mask, labels = (torch.cat(parts) for parts in zip(*augmented, strict=True))
+    def compute_step(self, *inputs: Tensor) -> Tensor:
+        x, mask, labels = StudentBatch(*inputs).augment()
         with torch.autocast(x.device.type, torch.bfloat16, enabled=x.is_cuda, cache_enabled=False):
             pixel_logits, slice_logits = (logits.float() for logits in self.network(x))
         loss = mask_loss(pixel_logits, mask) + LABEL_SHARE * label_loss(slice_logits, labels)
@@ -121,14 +99,6 @@ class StudentTrainer:
             loss.backward()
         self.optimiser.step()
         return loss.detach()
-
-    def set_learning_rate(self, step: int, done: float) -> None:
-        """Linear warm-up, then half a cosine down to 0."""
-        share = min(1.0, (step + 1) / WARM_UP) * (1 + math.cos(math.pi * min(done, 1.0))) / 2
-        set_learning_rate(self.optimiser, self.training.learning_rate * share)
-
-    def averaged_network(self) -> StudentNet:
-        return self.average.to(memory_format=torch.contiguous_format).eval()
 
 
 def mask_loss(logits: Tensor, mask: Tensor) -> Tensor:

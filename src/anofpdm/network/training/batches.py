@@ -1,7 +1,8 @@
 """Which slices each training step uses. Determined by the seed and the step's number, so that a run can resume at any
 step, with any number of processes, and use the same slices."""
 
-from collections.abc import Generator
+import itertools
+from collections.abc import Generator, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -17,45 +18,34 @@ from anofpdm.util.workers import map_in_threads
 READERS = 2  # threads; each reads up to two batches in advance
 
 
-class SliceOrder:
-    """Every row once per epoch, reshuffled each time. If balanced, each class fills half of every batch."""
+def shuffled_batches(rows: np.ndarray, batch: int, seed: Sequence[int], first_step: int = 0) -> Iterator[np.ndarray]:
+    """[batch] rows of each step, without end: every row once per epoch, reshuffled each time."""
+    first_epoch, place = divmod(first_step * batch, len(rows))
+    epochs = (np.random.default_rng([*seed, epoch]).permutation(rows) for epoch in itertools.count(first_epoch))
+    stream = itertools.islice(itertools.chain.from_iterable(epochs), place, None)
+    while True:
+        yield np.fromiter(itertools.islice(stream, batch), int, batch)
 
-    def __init__(self, groups: list[np.ndarray], shares: list[int], seed: int):
-        self.groups, self.shares, self.seed = groups, shares, seed  # a batch takes shares[i] rows of groups[i]
-        self._orders: dict[int, tuple[int, np.ndarray]] = {}  # by group: epoch and order
 
-    @classmethod
-    def from_cohort(cls, cohort: Cohort, config: TrainingConfig) -> "SliceOrder":
-        rows, batch, seed = training_rows(cohort, config.task), config.batch, config.seed
-        labels = cohort.labels[rows]
-        kinds = [kind for kind in (HEALTHY, UNHEALTHY) if kind in labels]
-        if not config.balanced or not kinds:
-            return cls([rows], [batch], seed)
+def row_batches(cohort: Cohort, config: TrainingConfig, first_step: int = 0) -> Iterator[np.ndarray]:
+    """[batch] rows of each step. If balanced, each class fills half of every batch."""
+    rows, batch = training_rows(cohort, config.task), config.batch
+    labels = cohort.labels[rows]
+    groups, shares = [rows], [batch]
+    kinds = [kind for kind in (HEALTHY, UNHEALTHY) if kind in labels]
+    if config.balanced and kinds:
         unlabelled = round(batch * float((labels == NULL).mean()))
         shares = [len(part) for part in np.array_split(np.arange(batch - unlabelled), len(kinds))]
         if unlabelled:
             kinds, shares = [*kinds, NULL], [*shares, unlabelled]
-        if not all(shares):
-            raise TrainingError(f"--balanced needs a larger --batch than {batch}: at least one slice of every kind")
-        return cls([rows[labels == kind] for kind in kinds], shares, seed)
-
-    def rows(self, step: int) -> np.ndarray:
-        """[batch]: the rows of step number `step`, from 0."""
-        return np.concatenate([self._take(number, step * share, share) for number, share in enumerate(self.shares)])
-
-    def _take(self, number: int, start: int, count: int) -> np.ndarray:
-        group = self.groups[number]
-        epochs, places = np.divmod(np.arange(start, start + count), len(group))
-        parts = [self._order(number, int(epoch))[places[epochs == epoch]] for epoch in np.unique(epochs)]
-        return np.concatenate(parts)
-
-    def _order(self, number: int, epoch: int) -> np.ndarray:
-        """Cached: shuffling 100,000 rows takes longer than reading a batch."""
-        cached_epoch, order = self._orders.get(number, (None, self.groups[number]))
-        if cached_epoch != epoch:
-            order = np.random.default_rng([self.seed, number, epoch]).permutation(self.groups[number])
-            self._orders[number] = epoch, order
-        return order
+        groups = [rows[labels == kind] for kind in kinds]
+    if not all(shares):
+        raise TrainingError(f"--balanced needs a larger --batch than {batch}: at least one slice of every kind")
+    parts = (
+        shuffled_batches(group, share, [config.seed, number], first_step)
+        for number, (group, share) in enumerate(zip(groups, shares, strict=True))
+    )
+    return map(np.concatenate, zip(*parts, strict=True))
 
 
 def training_rows(cohort: Cohort, task: str) -> np.ndarray:
@@ -82,14 +72,14 @@ def training_rows(cohort: Cohort, task: str) -> np.ndarray:
 
 
 def read_ahead(
-    cohort: Cohort, order: SliceOrder, steps: range, *, part: slice, pin: bool
+    cohort: Cohort, batches: Iterator[np.ndarray], *, part: slice, pin: bool
 ) -> Generator[tuple[Tensor, Tensor], None, None]:
-    """Slices [B, C, H, W] float16 and labels [B] of each step, read in background threads; `part` is this process's
-    share of the batch."""
+    """Slices [B, C, H, W] float16 and labels [B] of each batch of rows, read in background threads; `part` is this
+    process's share of the batch."""
 
-    def read(step: int) -> tuple[Tensor, Tensor]:
-        rows = order.rows(step)[part]
+    def read(batch: np.ndarray) -> tuple[Tensor, Tensor]:
+        rows = batch[part]
         slices, labels = torch.from_numpy(cohort.slices[rows]), torch.from_numpy(cohort.labels[rows])
         return (slices.pin_memory(), labels.pin_memory()) if pin else (slices, labels)
 
-    yield from map_in_threads(read, steps, READERS)
+    yield from map_in_threads(read, batches, READERS)

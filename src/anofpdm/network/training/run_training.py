@@ -1,11 +1,12 @@
 """A training run from its first step to its last: steps, saves, log, stop requests."""
 
 import contextlib
+import itertools
 import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from anofpdm.errors import ModelError, Terminated, TrainingError
 from anofpdm.labels import LABEL_NAMES
 from anofpdm.network import checkpoint
 from anofpdm.network.config import ModelConfig, UNetConfig
-from anofpdm.network.training.batches import SliceOrder, read_ahead
+from anofpdm.network.training.batches import read_ahead, row_batches
 from anofpdm.network.training.log import TrainingLog
 from anofpdm.network.training.trainer import Trainer
 from anofpdm.network.training.training_config import TrainingConfig, TrainingLimits
@@ -27,7 +28,6 @@ from anofpdm.util.artifacts import to_plain
 from anofpdm.util.files import folder_lock, remove_temporary_files
 from anofpdm.util.progress import Progress, silent
 
-NO_LIMIT = 10**12  # steps
 REPORT_SECONDS = 5.0
 CHECK_STEPS = 10  # how often several processes agree on time limits and stop requests
 MakeTrainer = Callable[[UNetConfig, TrainingConfig], Trainer]  # on this process's device
@@ -133,21 +133,16 @@ class _Run:
                     break
         if loss is not None:
             self._report(loss)
-        if loss is not None or (world.is_main and not checkpoint.holds_model(self.out, trainer.step)):
-            self.save()
+        self.save()  # also without a step: an earlier run may have been killed between the state and the model
 
-    def _batches(self) -> Any:
-        trainer, config = self.trainer, self.trainer.config
-        order = SliceOrder.from_cohort(self.cohort, config)
-        steps = range(trainer.step, NO_LIMIT if self.limits.steps is None else self.limits.steps)
-        part = trainer.world.batch_slice(config.batch)
-        return read_ahead(self.cohort, order, steps, part=part, pin=trainer.device.type == "cuda")
+    def _batches(self) -> Generator[tuple[Tensor, Tensor], None, None]:
+        trainer, last_step = self.trainer, self.limits.steps
+        steps_left = None if last_step is None else max(0, last_step - trainer.step)
+        batches = itertools.islice(row_batches(self.cohort, trainer.config, trainer.step), steps_left)
+        return read_ahead(self.cohort, batches, part=trainer.part, pin=trainer.device.type == "cuda")
 
     def _fraction_done(self) -> float:
-        limits = self.limits
-        of_time = (time.monotonic() - self.start) / 60 / limits.minutes if limits.minutes else 0.0
-        of_steps = (self.trainer.step - self.first_step) / (limits.steps - self.first_step) if limits.steps else 0.0
-        return max(of_time, of_steps)
+        return self.limits.fraction_done(self.trainer.step, time.monotonic() - self.start, self.first_step)
 
     def _agree(self, flag: bool) -> bool:
         """True in every process if the flag is set in any of them."""

@@ -4,8 +4,7 @@ A step is a function of the weights, the seed and the step's number, which deter
 and withheld labels. A resumed run is therefore identical to an uninterrupted one.
 """
 
-import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -16,18 +15,15 @@ from anofpdm.choices import Task
 from anofpdm.errors import TrainingError
 from anofpdm.network.config import UNetConfig
 from anofpdm.network.fast.cpu import fast_gradients
-from anofpdm.network.fast.cuda_graph import CudaGraph
 from anofpdm.network.schedule import NoiseSchedule
 from anofpdm.network.training.augment import CHANCES, augment
-from anofpdm.network.training.optimiser import adamw, set_learning_rate, update_average
+from anofpdm.network.training.base_trainer import BaseTrainer
 from anofpdm.network.training.training_config import TrainingConfig
 from anofpdm.network.unet import UNet
 from anofpdm.util.distributed import World
 from anofpdm.util.memory import unless_out_of_memory
 
-NETWORK, AVERAGE = "network.", "average."
 MOMENTS = ("exp_avg", "exp_avg_sq")  # as torch names those of the optimiser
-RECORD_AFTER = 3  # steps, during which libraries choose their kernels
 
 
 class Inputs(NamedTuple):
@@ -39,7 +35,7 @@ class Inputs(NamedTuple):
     target: Tensor  # the noise [B, C, H, W]
 
 
-class Trainer:
+class Trainer(BaseTrainer):
     """Of a U-Net, with Gaussian noise. `study/rivals/rival_trainers.py` has others."""
 
     def __init__(self, network: UNetConfig, config: TrainingConfig, device: torch.device, world: World | None = None):
@@ -48,20 +44,18 @@ class Trainer:
             raise TrainingError(
                 f"a batch of {config.batch} cannot be split evenly over {self.world.count} processes; change --batch"
             )
+        self.part = self.world.batch_slice(config.batch)  # of each batch, for this process
         self.schedule = NoiseSchedule.linear()
         alpha_bar = self.schedule.alpha_bar
         self._signal, self._spread = (part.sqrt().float().to(device) for part in (alpha_bar, 1 - alpha_bar))
-        self.network = self.new_network().to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
-        self.average = copy.deepcopy(self.network).requires_grad_(False).eval()
-        on_gpu = device.type == "cuda"
+        new_network = self.new_network().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        super().__init__(new_network, config.learning_rate, config.average)
         self.runner: nn.Module = self.network
         if self.world.count > 1:
-            self.runner = DistributedDataParallel(self.network, device_ids=[device.index] if on_gpu else None)
-        self.optimiser = adamw(self.network.parameters(), config.learning_rate)
-        self._graph: CudaGraph | None = None
-        self._uses_graph = on_gpu and self.world.count == 1
+            self.runner = DistributedDataParallel(self.network, device_ids=[device.index] if self.uses_graph else None)
+            self.uses_graph = False
         self.micro_batch = config.batch // self.world.count  # halved when memory runs out
-        self.step = self.eager_steps = 0
+        self.step = 0
         self._generator = torch.Generator(device)
 
     def new_network(self) -> nn.Module:
@@ -71,11 +65,11 @@ class Trainer:
 
     def inputs(self, slices: Tensor, labels: Tensor) -> Inputs:
         """Noisy inputs of step number `self.step`, from this process's slices [b, C, H, W] and labels [b]."""
-        config, part = self.config, self.world.batch_slice(self.config.batch)
+        config = self.config
         generator = self._generator.manual_seed(_mix_seeds(config.seed, self.step))
 
         def draw(*shape: int) -> Tensor:  # for the whole batch: the same for any number of processes
-            return torch.rand(config.batch, *shape, generator=generator, device=self.device)[part]
+            return torch.rand(config.batch, *shape, generator=generator, device=self.device)[self.part]
 
         x0, labels = slices.to(self.device, torch.float32, non_blocking=True), labels.to(self.device, non_blocking=True)
         t = (draw() * len(self.schedule)).long().clamp(max=len(self.schedule) - 1)
@@ -90,39 +84,30 @@ class Trainer:
 
     def draw_noise(self, x0: Tensor, _t: Tensor, generator: torch.Generator) -> Tensor:
         """Of this process's slices, as part of the noise of the whole batch."""
-        batch, part = self.config.batch, self.world.batch_slice(self.config.batch)
-        return torch.randn(batch, *x0.shape[1:], generator=generator, device=self.device)[part]
+        shape = self.config.batch, *x0.shape[1:]
+        return torch.randn(shape, generator=generator, device=self.device)[self.part]
 
     def update(self, inputs: Inputs) -> Tensor:
         """One step of the optimiser; returns the mean loss of this process's slices."""
         torch.manual_seed(_mix_seeds(self.config.seed, self.step, 1 + self.world.rank))  # dropout
         warmed_up = min(1.0, (self.step + 1) / max(self.config.warm_up, 1))
-        set_learning_rate(self.optimiser, self.config.learning_rate * warmed_up)
-        if self._uses_graph and self._graph is None and self.eager_steps == RECORD_AFTER:
-            # A graph keeps its memory; where that is too much, training works without one.
-            self._graph = unless_out_of_memory(lambda: CudaGraph(self._optimise, inputs))
-        if self._graph is not None:
-            loss = self._graph(*inputs).clone()
-        else:
-            loss = self._optimise_in_memory(inputs)
-            self.eager_steps += 1
-        update_average(self.average, self.network, self.config.average, self.step)
+        loss = self.optimise(inputs, self.config.learning_rate * warmed_up, self.step)
         self.step += 1
         return loss
 
-    def _optimise(self, *tensors: Tensor) -> Tensor:
+    def compute_step(self, *inputs: Tensor) -> Tensor:
         self.optimiser.zero_grad()
-        loss = self._backward(Inputs(*tensors))
+        loss = self._backward(Inputs(*inputs))
         nn.utils.clip_grad_norm_(self.network.parameters(), self.config.clip)
         self.optimiser.step()
         return loss
 
-    def _optimise_in_memory(self, inputs: Inputs) -> Tensor:
+    def compute_eagerly(self, inputs: Sequence[Tensor]) -> Tensor:
         """With a smaller micro-batch if memory runs out."""
         if self.world.count > 1:
-            return self._optimise_distributed(inputs)
+            return self._optimise_distributed(Inputs(*inputs))
         while True:
-            loss = unless_out_of_memory(lambda: self._optimise(*inputs))
+            loss = unless_out_of_memory(lambda: self.compute_step(*inputs))
             if loss is not None:
                 return loss
             self._halve()
@@ -136,7 +121,7 @@ class Trainer:
             if not self.world.any(short, self.device):
                 break
             self._halve()
-        return self._optimise(*inputs)
+        return self.compute_step(*inputs)
 
     def _halve(self) -> None:
         """Halve the micro-batch; the batch stays the same."""
@@ -167,8 +152,7 @@ class Trainer:
     # ---- state -------------------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Tensor]:
-        weights = {NETWORK: self.network.state_dict(), AVERAGE: self.average.state_dict()}
-        tensors = {part + name: tensor for part, named in weights.items() for name, tensor in named.items()}
+        tensors: dict[str, Tensor] = dict(self._networks().state_dict())
         for name, parameter in self.network.named_parameters():
             moments = self.optimiser.state.get(parameter, {})  # none before the first step, or without a gradient
             tensors |= {f"{moment}.{name}": moments[moment] for moment in MOMENTS if moments}
@@ -176,10 +160,8 @@ class Trainer:
 
     def restore(self, tensors: Mapping[str, Tensor], step: int) -> None:
         """To `state` at this step. RuntimeError if the weights do not fit."""
-        for network, part in ((self.network, NETWORK), (self.average, AVERAGE)):
-            network.load_state_dict(
-                {name.removeprefix(part): tensor for name, tensor in tensors.items() if name.startswith(part)}
-            )
+        weights = {name: tensor for name, tensor in tensors.items() if not name.startswith(MOMENTS)}
+        self._networks().load_state_dict(weights)
         for name, parameter in self.network.named_parameters():
             saved = [tensors.get(f"{moment}.{name}") for moment in MOMENTS]
             moments = [torch.empty_like(parameter).copy_(tensor) for tensor in saved if tensor is not None]
@@ -187,6 +169,9 @@ class Trainer:
                 steps = torch.tensor(float(step), device=self.device if parameter.is_cuda else "cpu")
                 self.optimiser.state[parameter] = {"step": steps, **dict(zip(MOMENTS, moments, strict=True))}
         self.step = step
+
+    def _networks(self) -> nn.ModuleDict:
+        return nn.ModuleDict({"network": self.network, "average": self.average})
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
         """Start at step 0 with a model's weights."""

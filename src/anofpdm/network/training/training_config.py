@@ -27,18 +27,33 @@ class TrainingConfig:
             raise ConfigError(f"invalid training settings: {self}")
 
 
+def check_minutes(minutes: float | None) -> None:
+    if minutes is not None and not minutes > 0:
+        raise ConfigError(f"--minutes {minutes:g}: must be more than 0")
+
+
 @dataclass(frozen=True)
-class TrainingLimits:
-    """When to stop, save and report. `steps` counts from the first step of the run, `minutes` from now."""
+class StopLimits:
+    """When to stop: whichever limit is reached first."""
 
     steps: int | None = None
     minutes: float | None = None
+
+    def __post_init__(self) -> None:
+        check_minutes(self.minutes)
+        if self.steps is None and self.minutes is None:
+            raise ConfigError("no training time given; use --steps or --minutes")
+
+    def fraction_done(self, step: int, seconds: float, first_step: int = 0) -> float:
+        """Steps count from the first one of all runs, of which this run began with `first_step`."""
+        of_steps = (step - first_step) / (self.steps - first_step) if self.steps else 0.0
+        return max(of_steps, seconds / 60 / self.minutes if self.minutes else 0.0)
+
+
+@dataclass(frozen=True)
+class TrainingLimits(StopLimits):
+    """When to stop, save and report."""
+
     save_minutes: float = 5.0
     log_steps: int = 50
     weights: WeightFormat = WeightFormat.FLOAT32  # of the saved model; a run resumes from a state in full precision
-
-    def __post_init__(self) -> None:
-        if self.steps is None and self.minutes is None:
-            raise ConfigError("no training time given; use --steps or --minutes")
-        if self.minutes is not None and not self.minutes > 0:
-            raise ConfigError(f"--minutes {self.minutes:g}: must be more than 0")

@@ -19,9 +19,8 @@ def choose_trainer(config: TrainingConfig) -> type[Trainer]:
 
 class SimplexTrainer(Trainer):
     def draw_noise(self, x0: Tensor, t: Tensor, generator: torch.Generator) -> Tensor:
-        batch, part = self.config.batch, self.world.batch_slice(self.config.batch)
         _, channels, height, width = x0.shape
-        fields = random_permutations(batch * channels, generator).view(batch, channels, 256)[part]
+        fields = random_permutations(self.config.batch * channels, generator).view(-1, channels, 256)[self.part]
         levels = t.repeat_interleave(channels)
         return simplex_noise(fields.flatten(0, 1), levels, height, width).view_as(x0)
 
