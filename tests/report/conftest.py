@@ -4,11 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec import UNSET
 from PIL import Image
 from scipy import ndimage
 
 from anofpdm.method.decision import Decisions, SliceEvidence
-from anofpdm.report.display import DisplayData, SliceSpace
+from anofpdm.report.display import DecisionRules, DisplayData, SliceSpace
+from anofpdm.report.summary import InputFile, Summary
 from anofpdm.scans import AxialPlanes, Grid
 from anofpdm.scans.findings import find_lesions
 from anofpdm.segment.result import Segmentation
@@ -61,6 +63,7 @@ def segmented(
     axes="LPS",
     changes=None,
     study=None,
+    rules=None,
 ):
     """A ball of noise with a spherical lesion; slices are numbered from `first`."""
     rng = np.random.default_rng(3)
@@ -82,14 +85,14 @@ def segmented(
     return Segmentation(
         mask=mask, anomaly_map=anomaly_map, grid=grid, slices=[],
         findings=find_lesions(mask, anomaly_map, affine), decisions=decisions,
-        summary={
-            "settings": settings_of(detector, threshold), "warnings": list(warnings), "seconds": 1.5,
-            "inputs": {name: {"file": path, "sha256": "0" * 64} for name, path in files.items()},
-            **({"study": study} if study else {}),
-        },
+        summary=Summary(
+            volume_ml=float(mask.sum() * grid.voxel_ml), slices=n, slices_detected=int(decisions.detected.sum()),
+            settings=settings_of(detector, threshold), warnings=list(warnings), seconds=1.5,
+            inputs={name: InputFile(path, "0" * 64) for name, path in files.items()}, study=study or UNSET,
+        ),
         display=DisplayData(
             pixels.astype(np.float16), indices, planes.pixel_mm, tuple(modalities),
-            SliceSpace(grid, np.eye(4)), CUT, engine=engine,
+            SliceSpace(grid, np.eye(4)), rules or DecisionRules(engine, detector, CUT, threshold),
         ),
         pictures=dict.fromkeys((study or {"series": ()})["series"], PICTURE),
     )  # fmt: skip

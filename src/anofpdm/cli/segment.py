@@ -204,10 +204,10 @@ def print_report(run: "RunReport", out: Path, next_step: str = "") -> None:
     if run.refused and not complete and len(run.failed) == len(run.refused):
         count = f" ({len(run.refused)} scans are refused)" if len(run.refused) > 1 else ""
         raise OutputError(f"{next(iter(run.refused.values()))}{count}")
-    for name, ml in sorted(complete.items()):
-        notes = [f"without {', '.join(run.missing[name])}"] if name in run.missing else []
+    for name, summary in sorted(complete.items()):
+        notes = [f"without {', '.join(summary.missing_modalities)}"] if summary.missing_modalities else []
         notes += ["already complete"] if name in run.skipped else []
-        print_lines(f"{name}: {ml:.1f} ml" + (f"  ({'; '.join(notes)})" if notes else ""))
+        print_lines(f"{name}: {summary.volume_ml:.1f} ml" + (f"  ({'; '.join(notes)})" if notes else ""))
     warnings = [(name, text) for name, texts in run.warnings.items() for text in texts]
     counts = f"{len(run.segmented)} {'scan' if len(run.segmented) == 1 else 'scans'} segmented, "
     counts += f"{len(run.skipped)} already complete" + (f", {len(run.failed)} failed" if run.failed else "")

@@ -5,11 +5,10 @@ from PIL import Image, ImageDraw
 
 from anofpdm.method.decision import Decisions
 from anofpdm.report.display import DisplayData
-from anofpdm.report.page_data import space_evenly
+from anofpdm.report.page_data import WHITE_PERCENTILE, space_evenly
 from anofpdm.util import drawing
 
 TILE, GAP, COLUMNS, CAPTION, HEADING = 150, 6, 8, 18, 28
-WHITE_PERCENTILE = 99.9  # of all map pixels
 
 
 def draw_overview(

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from anofpdm.method.decision import Decisions
-from anofpdm.report.display import DecisionRules, DisplayData, SegmentedScan
+from anofpdm.report.display import DisplayData, SegmentedScan
 from anofpdm.scans.findings import Finding
 from anofpdm.util.text import count_noun, file_name
 
@@ -38,7 +38,7 @@ def describe_scan(result: SegmentedScan) -> list[str]:
     """Sentences on the slices, the lesion volume and the largest finding, and on missing modalities."""
     slices, missing = _describe_slices(result), _describe_missing(result)
     if not result.findings:
-        detected = bool(result.decisions.detected.any())
+        detected = result.summary.slices_detected
         empty = ["However, no region above the threshold was large enough to be kept."] if detected else []
         return ["No lesion was found.", slices, *empty, *missing]
     largest, count = result.findings[0], len(result.findings)
@@ -61,7 +61,7 @@ def describe_estimate(estimate: float) -> str:
 
 
 def _describe_missing(result: SegmentedScan) -> list[str]:
-    names = [name.upper() for name in result.summary.get("missing_modalities", ())]
+    names = [name.upper() for name in result.summary.missing_modalities]
     if not names:
         return []
     verb, them = ("is", "it") if len(names) == 1 else ("are", "them")
@@ -69,9 +69,9 @@ def _describe_missing(result: SegmentedScan) -> list[str]:
 
 
 def _describe_slices(result: SegmentedScan) -> str:
-    detected, count = int(result.decisions.detected.sum()), len(result.decisions.detected)
+    detected, count = result.summary.slices_detected, result.summary.slices
     slices = count_noun(count, "slice")
-    if not DecisionRules.from_settings(result.summary["settings"]).detects:
+    if not result.display.rules.detects:
         treated = f"all {slices} were" if count > 1 else f"{slices} was"
         return f"No slice detector was used: {treated} treated as unhealthy."
     if not detected:
@@ -109,19 +109,20 @@ def describe_registration(registration: Mapping[str, Any] | None, reference: str
 # ---- a slice ---------------------------------------------------------------------------------------------------------
 
 
-def describe_decision(row: int, decisions: Decisions, display: DisplayData, rules: DecisionRules) -> str:
+def describe_decision(row: int, decisions: Decisions, display: DisplayData) -> str:
     """Why a slice was classified as it was, and how its mask was made."""
-    classified = _describe_class(row, decisions, display, rules.detector)
+    classified = _describe_class(row, decisions, display)
     evidence, end = decisions.evidence, ""
     if evidence is not None and (entry := evidence.index(row)) is not None:
         end_step = format_number(evidence.end_step[entry], ".0f")
         end = f"Guided and unguided estimate differ most at noise level t_e = {end_step}."
-    mask = _describe_mask(row, decisions, display, rules)
+    mask = _describe_mask(row, decisions, display)
     sentences = (classified, end, mask) if decisions.detected[row] else (classified, mask, end)
     return " ".join(filter(None, sentences))
 
 
-def _describe_class(row: int, decisions: Decisions, display: DisplayData, detector: str) -> str:
+def _describe_class(row: int, decisions: Decisions, display: DisplayData) -> str:
+    detector = display.rules.detector
     if detector == "none":
         return "No slice detector was used, so the slice is treated as unhealthy."
     unhealthy = bool(decisions.detected[row])
@@ -129,17 +130,17 @@ def _describe_class(row: int, decisions: Decisions, display: DisplayData, detect
     if detector == "cosine":
         side = "at or below" if unhealthy else "above"
         similarity = format_number(decisions.measured.similarity[row], ".5f")
-        cut = format_number(display.cosine_cut, ".5f")
+        cut = format_number(display.rules.cosine_cut, ".5f")
         return f"{classified}: cosine similarity of the two error curves {similarity}, {side} the threshold {cut}."
     side = "at or above" if unhealthy else "below"
     return f"{classified}: log odds {format_number(decisions.score[row], '.2f')}, {side} the threshold 0."
 
 
-def _describe_mask(row: int, decisions: Decisions, display: DisplayData, rules: DecisionRules) -> str:
+def _describe_mask(row: int, decisions: Decisions, display: DisplayData) -> str:
     if not decisions.detected[row]:
         return "Its mask is empty."
     threshold = format_range(decisions.threshold[row], decisions.highest_threshold[row])
-    threshold = f"{threshold} ({_describe_threshold(row, decisions, display, rules)})"
+    threshold = f"{threshold} ({_describe_threshold(row, decisions, display)})"
     area = decisions.masks[row].sum() * display.pixel_mm**2
     if not area:
         return f"Its mask is empty: no region where the anomaly map is at least {threshold} is large enough."
@@ -147,11 +148,11 @@ def _describe_mask(row: int, decisions: Decisions, display: DisplayData, rules: 
     return f"The mask is where the anomaly map is at least {threshold}; its area is {mm2} mm\u00b2."
 
 
-def _describe_threshold(row: int, decisions: Decisions, display: DisplayData, rules: DecisionRules) -> str:
-    threshold = decisions.threshold[row]
+def _describe_threshold(row: int, decisions: Decisions, display: DisplayData) -> str:
+    threshold, rules = decisions.threshold[row], display.rules
     if rules.threshold_chosen:
         return "lesion probability, chosen with --threshold-probability"
-    if display.engine == "student":
+    if rules.engine == "student":
         if threshold < decisions.highest_threshold[row]:
             return "lesion probability, lower where a lesion is faint"
         faint = f"lowered from {STUDENT_THRESHOLD:g}, as the lesion is faint or small in this slice"

@@ -11,8 +11,9 @@ from pathlib import Path
 from anofpdm import __version__
 from anofpdm.errors import AnoFPDMError, ConfigError, OutputError, ScanError, ScanWarning
 from anofpdm.raw.cache import StudyCache, discard
+from anofpdm.report.summary import Summary
 from anofpdm.segment import outputs
-from anofpdm.segment.earlier import EarlierResult
+from anofpdm.segment.earlier import describe_conflict, describe_versions
 from anofpdm.segment.engines import TASK
 from anofpdm.segment.inputs import Target
 from anofpdm.segment.request import SegmentRequest
@@ -34,12 +35,11 @@ DEFAULT_FILES = (outputs.OVERVIEW, outputs.REPORT)  # besides those that are alw
 
 @dataclass
 class RunReport:
-    segmented: dict[str, float] = field(default_factory=dict)  # scan to lesion volume in ml
-    skipped: dict[str, float] = field(default_factory=dict)  # complete results of an earlier run
+    segmented: dict[str, Summary] = field(default_factory=dict)  # by scan
+    skipped: dict[str, Summary] = field(default_factory=dict)  # complete results of an earlier run
     failed: dict[str, str] = field(default_factory=dict)  # scan to reason
     refused: dict[str, str] = field(default_factory=dict)  # of `failed`: the folder has a result of something else
     warnings: dict[str, list[str]] = field(default_factory=dict)
-    missing: dict[str, tuple[str, ...]] = field(default_factory=dict)  # scan to the optional modalities that it lacks
 
     def add(self, other: "RunReport") -> None:
         for name, entries in vars(other).items():
@@ -103,8 +103,6 @@ class BatchSegmentation:
                 with target.open() as opened:
                     if not self._is_complete(opened, report):
                         self._segment(opened, report, update)
-                if missing := self.request.inputs.missing(target.subject.images):
-                    report.missing[name] = missing
             update(TASK, 1, 1)
         return report
 
@@ -126,24 +124,23 @@ class BatchSegmentation:
     def _is_complete(self, target: Target, report: RunReport) -> bool:
         """Whether an earlier run made this result. Refuses one of something else."""
         (folder, name), request, subject = result_location(target, self.out), self.request, target.subject
-        earlier, settings = EarlierResult.read(folder / name(outputs.SUMMARY)), request_for(target, request).settings()
-        if earlier is None:
-            return False
+        settings = request_for(target, request).settings()
         try:
-            conflict = earlier.conflict(request.model_name, settings, subject.images)
-        except OSError:  # an image that cannot be read: reading the scan fails again, with the reason
+            earlier = Summary.read(folder / name(outputs.SUMMARY))
+            conflict = describe_conflict(earlier, request.model_name, settings, subject.images)
+        except (OSError, ValueError):  # no summary or a damaged one, or an image that cannot be read: made again
             return False
         if conflict:
             if self.overwrite:
                 return False
             report.refused[subject.name] = f"{folder} {conflict}; {self.remedy}"
             raise ConfigError(report.refused[subject.name])
-        note = earlier.version_note(settings)
+        note = describe_versions(earlier, settings)
         wanted = [file for file in self.files if target.study is not None or file != outputs.DICOM_SEG]
         files = (folder / name(file) for file in (outputs.MASK, outputs.ANOMALY_MAP, *wanted))
         if (note and self.overwrite) or not all(file.is_file() for file in files):
             return False
-        report.skipped[subject.name] = earlier.volume_ml
+        report.skipped[subject.name] = earlier
         if note:
             report.warnings[subject.name] = [note]
         return True
@@ -162,9 +159,9 @@ class BatchSegmentation:
             folder.mkdir(parents=True, exist_ok=True)
         with folder_lock(folder, needed=self.shared):
             self._save(target, result, folder, name)
-        report.segmented[scan] = result.volume_ml
-        if result.summary["warnings"]:
-            report.warnings[scan] = result.summary["warnings"]
+        report.segmented[scan] = result.summary
+        if result.summary.warnings:
+            report.warnings[scan] = result.summary.warnings
 
     def _save(self, target: Target, result: Segmentation, folder: Path, name: Callable[[str], str]) -> None:
         title = target.subject.name

@@ -12,7 +12,6 @@ LABEL_TABLE = "mask_labels.txt"  # for ITK-SNAP
 DICOM_SEG = "mask_seg.dcm"
 DICOM_CAPTURE = "report_capture.dcm"
 BIDS_DESCRIPTION = "dataset_description.json"
-MISSING_MODALITIES = "missing_modalities"  # key of the summary: optional modalities that the scan lacks
 
 PREPARATION = "preparation"  # folder: brain masks, transforms and registered series of a raw study
 

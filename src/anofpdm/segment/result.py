@@ -1,17 +1,15 @@
 """The result of a segmented scan, and how it is written to a folder."""
 
-import json
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from anofpdm.method.decision import Decisions
-from anofpdm.raw.study import PlacedSeries, to_series
-from anofpdm.report.display import DisplayData
+from anofpdm.raw.study import to_series
+from anofpdm.report.display import SegmentedScan
 from anofpdm.report.overview import draw_overview
 from anofpdm.report.result_page import render_report
 from anofpdm.scans import Grid, write_nifti
@@ -29,29 +27,7 @@ OPTIONAL_FILES = (outputs.OVERVIEW, outputs.REPORT, outputs.SEG_NRRD, outputs.DI
 MAP_STEPS = 2.0**17  # values of a saved map are multiples of 1 / 131,072
 
 
-@dataclass(frozen=True)
-class Segmentation:
-    mask: np.ndarray  # bool [i, j, k], on the grid of the scan
-    anomaly_map: np.ndarray  # float32 [i, j, k]
-    grid: Grid
-    slices: list[dict[str, Any]]  # rows of slices.csv
-    findings: list[Finding]  # largest first
-    decisions: Decisions  # on the slices of the network
-    summary: dict[str, Any]  # settings, inputs, warnings, seconds; of a raw study, what was done to it
-    display: DisplayData
-    series: tuple[PlacedSeries, ...] = ()  # of a raw study, the reference first; `grid` is that of the reference
-    pictures: Mapping[str, bytes] = field(default_factory=dict)  # PNG by series of a raw study: brain and registration
-
-    @property
-    def volume_ml(self) -> float:
-        return float(self.mask.sum() * self.grid.voxel_ml)
-
-    @property
-    def estimated_dice(self) -> float:
-        """Of the scan, without a manual mask: the mean over slices, weighted by the area of their masks. NaN where no
-        lesion was found, or the engine has no estimate."""
-        return average_estimate(self.decisions)
-
+class Segmentation(SegmentedScan):
     def save(
         self,
         folder: str | Path,
@@ -80,14 +56,7 @@ class Segmentation:
             write_atomically(folder / name(outputs.OVERVIEW), self.overview(title))
         if report:
             write_atomically(folder / name(outputs.REPORT), render_report(self, title))
-        counts = {
-            "volume_ml": round(self.volume_ml, 4),
-            "estimated_dice": None if math.isnan(self.estimated_dice) else round(self.estimated_dice, 4),
-            "findings": len(self.findings),
-            "slices": len(self.slices),
-            "slices_detected": int(self.decisions.detected.sum()),
-        }
-        write_atomically(folder / name(outputs.SUMMARY), json.dumps({**counts, **self.summary}, indent=2).encode())
+        write_atomically(folder / name(outputs.SUMMARY), self.summary.encode())
 
     def _on_grids(self, volume: np.ndarray) -> Iterator[tuple[str, np.ndarray, Grid]]:
         """A mask or map on the grid of the scan (""), and on that of each series of a raw study."""
@@ -109,7 +78,7 @@ class Segmentation:
         SEG of the scan is the last file, so that its presence means completeness."""
         from anofpdm.scans.dicom.seg import FIRST_NUMBER_ON_SERIES, SERIES_NUMBERS, write_capture, write_seg
 
-        missing = self.summary[outputs.MISSING_MODALITIES]
+        missing = self.summary.missing_modalities
         write_capture(folder / name(outputs.DICOM_CAPTURE), self.overview(title), study, missing)
         for number, series in enumerate(self.series[1:], start=FIRST_NUMBER_ON_SERIES):
             path = folder / name(outputs.on_series(outputs.DICOM_SEG, series.name))
@@ -132,15 +101,6 @@ def _remove_earlier(folder: Path, name: Callable[[str], str]) -> None:
         for path in list(folder.iterdir()):
             if path.name.startswith(before) and path.name.endswith(after):
                 path.unlink(missing_ok=True)
-
-
-def average_estimate(decisions: Decisions) -> float:
-    """Mean estimated DICE of the slices, weighted by the area of their masks; NaN if no slice has an estimate."""
-    if decisions.estimated_dice is None:
-        return math.nan
-    areas = decisions.masks.sum(axis=(1, 2))
-    known = ~np.isnan(decisions.estimated_dice)
-    return float(np.average(decisions.estimated_dice[known], weights=areas[known])) if known.any() else math.nan
 
 
 def slice_table(decisions: Decisions, indices: np.ndarray, pixel_mm: float) -> list[dict[str, Any]]:

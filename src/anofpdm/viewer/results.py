@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import ValidationError
+import msgspec
 
+from anofpdm.report.summary import Summary
 from anofpdm.segment import outputs
 from anofpdm.util.files import file_sha256
-from anofpdm.util.text import remove_folders
 from anofpdm.viewer.limits import RequestError, scan_not_found
-from anofpdm.viewer.schemas import ResultListItem, Summary
+from anofpdm.viewer.schemas import Numbers, ResultListItem
 
 FILES = {
     "mask": outputs.MASK,
@@ -29,7 +29,6 @@ FILES = {
     "dicom-picture": outputs.DICOM_CAPTURE,
 }  # by role
 SCAN = "scan-"  # prefix of a modality: the role of a scan
-VOLUME = b'"volume_ml"'  # in every summary of `segment`
 MAX_TABLE_BYTES = 4 << 20  # of a summary or a table of findings
 
 
@@ -53,15 +52,10 @@ class Result:
         named = {name: self._scan(name) for name in self.summary.inputs}
         return {name: path for name, path in named.items() if path is not None}
 
-    def warnings(self) -> list[str]:
-        """With file names, but without folders."""
-        files = [source.file for source in self.summary.inputs.values()]
-        return [remove_folders(text, files) for text in self.summary.warnings]
-
     def list_item(self) -> ResultListItem:
+        numbers = {} if self.unreadable else {name: getattr(self.summary, name) for name in Numbers.model_fields}
         warnings = len(self.summary.warnings)
-        own = {"key": self.key, "title": self.title, "warnings": warnings, "unreadable": self.unreadable}
-        return ResultListItem.model_validate(self.summary.model_dump() | own)
+        return ResultListItem(key=self.key, title=self.title, warnings=warnings, unreadable=self.unreadable, **numbers)
 
     def lesions(self) -> list[dict[str, float]]:
         """Rows of the table of findings, largest first; none if the table is damaged."""
@@ -122,26 +116,23 @@ def _find_results(root: Path) -> Iterator[Result]:
 def read_result(
     root: Path, folder: Path, stem: str = "", *, key: str | None = None, title: str = "", scan_folder: Path = Path()
 ) -> Result | None:
-    """None if there is no summary, or that of another program."""
+    """None if there is no summary; or it cannot be read and there is no mask: it is that of another program."""
     name = _name(stem, outputs.SUMMARY)
     if not os.path.lexists(folder / name):
         return None
     scan = stem or folder.relative_to(root).as_posix()
     title = title or _printable(scan if scan != "." else root.name)
     key = key or hashlib.sha256(os.fsencode(folder / name)).hexdigest()[:20]
-    data, files, summary, unreadable = b"", dict[str, Path](), Summary(), None
+    files, summary, unreadable = _result_files(root, folder, stem), Summary(volume_ml=0), None
     try:
-        files = _result_files(root, folder, stem)
         if "summary" not in files:
             raise ValueError("not a regular file in this folder")
-        data = _read_limited(files["summary"])
-        if VOLUME not in data:
-            raise ValueError("not a summary of anofpdm segment")
-        summary = Summary.model_validate_json(data)
-    except (OSError, ValueError) as problem:  # pydantic's errors are ValueErrors
-        if VOLUME not in data and data and "mask" not in files:
+        summary = Summary.decode(_read_limited(files["summary"]))
+        msgspec.json.encode(summary)  # raises where a name is not UTF-8
+    except (OSError, ValueError) as problem:
+        if "mask" not in files:
             return None
-        unreadable = f"{_printable(name)}: {_describe(problem)}"
+        unreadable = f"{_printable(name)}: {getattr(problem, 'strerror', None) or problem}"
     return Result(key, title, files, summary, scan_folder, unreadable)
 
 
@@ -159,13 +150,6 @@ def _result_files(root: Path, folder: Path, stem: str) -> dict[str, Path]:
             names[_printable(f"mask-on-{name[len(before) : -len(after)]}")] = name
     paths = {role: folder / name for role, name in names.items()}
     return {role: path for role, path in paths.items() if path.is_file() and path.resolve().is_relative_to(root)}
-
-
-def _describe(problem: OSError | ValueError) -> str:
-    if isinstance(problem, ValidationError):
-        first = problem.errors(include_url=False, include_input=False)[0]
-        return ": ".join((".".join(map(str, first["loc"])), first["msg"])).removeprefix(": ")
-    return getattr(problem, "strerror", None) or str(problem)
 
 
 def _printable(name: str) -> str:

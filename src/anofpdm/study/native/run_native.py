@@ -12,6 +12,7 @@ from anofpdm.cohorts.store import Cohort
 from anofpdm.cohorts.subjects import Subject
 from anofpdm.errors import AnoFPDMError, ConfigError, ScanWarning
 from anofpdm.network.checkpoint import CONFIG
+from anofpdm.report.summary import Summary
 from anofpdm.scans import write_nifti
 from anofpdm.scoring.masks import Labels, read_mask, read_mask_on
 from anofpdm.scoring.pairs import Pair, Pairing
@@ -119,7 +120,7 @@ def _read_estimates(targets: Sequence[Target], out: Path) -> dict[str, float]:
         folder, name = result_location(target, out)
         summary = folder / name(outputs.SUMMARY)
         if summary.is_file():
-            estimates[target.subject.name] = json.loads(summary.read_text()).get("estimated_dice")
+            estimates[target.subject.name] = Summary.read(summary).estimated_dice
     return {scan: estimate for scan, estimate in estimates.items() if estimate is not None}
 
 
