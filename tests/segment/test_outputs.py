@@ -22,6 +22,7 @@ def test_file_names():
         "DICOM_CAPTURE": "report_capture.dcm",
         "BIDS_DESCRIPTION": "dataset_description.json",
         "PREPARATION": "preparation",
+        "BIDS_SUMMARY": "_desc-anofpdm_summary.json",
     }
 
 

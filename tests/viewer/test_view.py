@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from anofpdm.segment.outputs import FINDINGS, MASK, SUMMARY
+from anofpdm.segment.outputs import FINDINGS, MASK, SUMMARY, ResultFiles
 from anofpdm.viewer.limits import RequestError
 from anofpdm.viewer.results import ResultFolder, read_result
 
@@ -21,9 +21,9 @@ def test_results_are_found_in_any_layout(results_folder):
     assert results["p1"].lesions()[0]["volume_ml"] > 0
     (alone,) = ResultFolder(results_folder / "p1").search()
     assert alone.title == "p1"
-    named = read_result(results_folder, results_folder / "p1", key="k", title="t")
+    named = read_result(results_folder, ResultFiles(results_folder / "p1"), key="k", title="t")
     assert (named.key, named.title) == ("k", "t")
-    assert read_result(results_folder, results_folder) is None
+    assert read_result(results_folder, ResultFiles(results_folder)) is None
 
 
 @pytest.fixture

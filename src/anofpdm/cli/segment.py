@@ -219,9 +219,8 @@ def print_report(run: "RunReport", out: Path, next_step: str = "") -> None:
 def _next_step(targets: "Sequence[Target]", out: Path) -> str:
     """How to look at the results."""
     from anofpdm.segment import outputs
-    from anofpdm.segment.many import result_location
+    from anofpdm.segment.many import result_files
 
     if len(targets) != 1:
         return f"each scan has a report; all in a browser: anofpdm view {out}"
-    folder, name = result_location(targets[0], out)
-    return f"open {folder / name(outputs.REPORT)} in a browser"
+    return f"open {result_files(targets[0], out).path(outputs.REPORT)} in a browser"

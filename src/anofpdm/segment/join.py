@@ -78,10 +78,11 @@ def join_results(out: Path) -> JoinedResults:
 
 def result_rows(out: Path) -> list[dict[str, Any]]:
     """Of all results in the folder: columns of the table, by names of scans."""
-    suffix, rows = outputs.bids_suffix(outputs.SUMMARY), []
-    for path in [*out.glob(f"*/{outputs.SUMMARY}"), *out.glob(f"sub-*/**/*{suffix}")]:
-        scan = path.parent.name if path.name == outputs.SUMMARY else path.name.removesuffix(suffix)
-        rows.append({"scan": scan, **_read_summary(path), "folder": path.parent.relative_to(out).as_posix()})
+    rows = []
+    for path in [*out.glob(f"*/{outputs.SUMMARY}"), *out.glob(f"sub-*/**/*{outputs.BIDS_SUMMARY}")]:
+        if files := outputs.ResultFiles.of_summary(path):
+            folder = files.folder.relative_to(out).as_posix()
+            rows.append({"scan": files.scan, **_read_summary(path), "folder": folder})
     return sorted(rows, key=lambda row: str(row["scan"]))
 
 

@@ -1,7 +1,7 @@
 """The result of a segmented scan, and how it is written to a folder."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from anofpdm.scans import Grid, write_nifti
 from anofpdm.scans.findings import Finding
 from anofpdm.scans.seg_nrrd import label_table, write_seg_nrrd
 from anofpdm.segment import outputs
+from anofpdm.segment.outputs import ResultFiles
 from anofpdm.util.files import encode_csv, translate_write_errors, write_atomically
 from anofpdm.util.text import count_noun
 
@@ -28,35 +29,35 @@ MAP_STEPS = 2.0**17  # values of a saved map are multiples of 1 / 131,072
 
 
 class Segmentation(SegmentedScan):
+    """A segmented scan, and its files."""
+
     def save(
         self,
         folder: str | Path,
-        name: Callable[[str], str] = str,  # renames the files, e.g. to BIDS names
+        stem: str = "",  # name of the scan, with which BIDS names start
         *,
         picture: bool = True,
         report: bool = True,
         title: str | None = None,  # of picture and report; default: name of the folder
     ) -> None:
         """Write all files into `folder`; the summary last, so that its presence means completeness."""
-        folder = Path(folder)
-        with translate_write_errors(folder):
-            folder.mkdir(parents=True, exist_ok=True)
+        files = ResultFiles(Path(folder), stem)
+        with translate_write_errors(files.folder):
+            files.folder.mkdir(parents=True, exist_ok=True)
         rows = (row.values() for row in self.slices)
-        _remove_earlier(folder, name)
+        _remove_earlier(files)
         for series, mask, grid in self._on_grids(self.mask):
-            path = folder / name(outputs.on_series(outputs.MASK, series))
-            write_nifti(path, (mask >= 0.5).astype(np.uint8), grid)
+            write_nifti(files.path(outputs.MASK, series), (mask >= 0.5).astype(np.uint8), grid)
         for series, anomaly_map, grid in self._on_grids(self.anomaly_map):
-            path = folder / name(outputs.on_series(outputs.ANOMALY_MAP, series))
-            write_nifti(path, round_map(anomaly_map), grid)
-        write_atomically(folder / name(outputs.FINDINGS), encode_csv(FINDING_COLUMNS, map(_finding_row, self.findings)))
-        write_atomically(folder / name(outputs.SLICES), encode_csv(self.slices[0], rows))
-        title = title or folder.resolve().name
+            write_nifti(files.path(outputs.ANOMALY_MAP, series), round_map(anomaly_map), grid)
+        write_atomically(files.path(outputs.FINDINGS), encode_csv(FINDING_COLUMNS, map(_finding_row, self.findings)))
+        write_atomically(files.path(outputs.SLICES), encode_csv(self.slices[0], rows))
+        title = title or files.folder.resolve().name
         if picture:
-            write_atomically(folder / name(outputs.OVERVIEW), self.overview(title))
+            write_atomically(files.path(outputs.OVERVIEW), self.overview(title))
         if report:
-            write_atomically(folder / name(outputs.REPORT), render_report(self, title))
-        write_atomically(folder / name(outputs.SUMMARY), self.summary.encode())
+            write_atomically(files.path(outputs.REPORT), render_report(self, title))
+        write_atomically(files.path(outputs.SUMMARY), self.summary.encode())
 
     def _on_grids(self, volume: np.ndarray) -> Iterator[tuple[str, np.ndarray, Grid]]:
         """A mask or map on the grid of the scan (""), and on that of each series of a raw study."""
@@ -64,27 +65,27 @@ class Segmentation(SegmentedScan):
         for series in self.series:
             yield series.name, to_series(volume, self.series[0], series), series.grid
 
-    def save_seg_nrrd(self, folder: str | Path, name: Callable[[str], str] = str) -> None:
+    def save_seg_nrrd(self, folder: str | Path, stem: str = "") -> None:
         """Write the mask for 3D Slicer, with name and colour; also on the grid of each series of a raw study."""
+        files = ResultFiles(Path(folder), stem)
         for series, mask, grid in self._on_grids(self.mask):
-            write_seg_nrrd(Path(folder) / name(outputs.on_series(outputs.SEG_NRRD, series)), mask >= 0.5, grid)
+            write_seg_nrrd(files.path(outputs.SEG_NRRD, series), mask >= 0.5, grid)
 
-    def save_label_table(self, folder: str | Path, name: Callable[[str], str] = str) -> None:
+    def save_label_table(self, folder: str | Path, stem: str = "") -> None:
         """Write name and colour of the label in mask.nii.gz, for ITK-SNAP."""
-        write_atomically(Path(folder) / name(outputs.LABEL_TABLE), label_table())
+        write_atomically(ResultFiles(Path(folder), stem).path(outputs.LABEL_TABLE), label_table())
 
-    def save_dicom(self, study: "DicomStudy", folder: Path, title: str, name: Callable[[str], str] = str) -> None:
+    def save_dicom(self, study: "DicomStudy", folder: Path, title: str, stem: str = "") -> None:
         """Write the overview as secondary capture, and the mask as DICOM SEG, also for each series of a raw study. The
         SEG of the scan is the last file, so that its presence means completeness."""
         from anofpdm.scans.dicom.seg import FIRST_NUMBER_ON_SERIES, SERIES_NUMBERS, write_capture, write_seg
 
-        missing = self.summary.missing_modalities
-        write_capture(folder / name(outputs.DICOM_CAPTURE), self.overview(title), study, missing)
+        files, missing = ResultFiles(folder, stem), self.summary.missing_modalities
+        write_capture(files.path(outputs.DICOM_CAPTURE), self.overview(title), study, missing)
         for number, series in enumerate(self.series[1:], start=FIRST_NUMBER_ON_SERIES):
-            path = folder / name(outputs.on_series(outputs.DICOM_SEG, series.name))
             mask = to_series(self.mask, self.series[0], series) >= 0.5
-            write_seg(path, mask, study.only(series.name), number, missing)
-        write_seg(folder / name(outputs.DICOM_SEG), self.mask, study, SERIES_NUMBERS[0], missing)
+            write_seg(files.path(outputs.DICOM_SEG, series.name), mask, study.only(series.name), number, missing)
+        write_seg(files.path(outputs.DICOM_SEG), self.mask, study, SERIES_NUMBERS[0], missing)
 
     def overview(self, title: str, truth: np.ndarray | None = None) -> bytes:
         """PNG with the most affected slices, their maps and masks; with the true lesion, bool [n, H, W], if given."""
@@ -92,15 +93,13 @@ class Segmentation(SegmentedScan):
         return draw_overview(self.display, self.decisions, caption, oriented=self.grid.oriented, truth=truth)
 
 
-def _remove_earlier(folder: Path, name: Callable[[str], str]) -> None:
+def _remove_earlier(files: ResultFiles) -> None:
     """What an earlier run wrote and this one may not write again: the summary first, also files on grids of series."""
     for file in (outputs.SUMMARY, *OPTIONAL_FILES):
-        (folder / name(file)).unlink(missing_ok=True)
+        files.path(file).unlink(missing_ok=True)
     for file in (outputs.MASK, outputs.ANOMALY_MAP, outputs.SEG_NRRD, outputs.DICOM_SEG):
-        before, after = name(outputs.on_series(file, "\0")).split("\0")
-        for path in list(folder.iterdir()):
-            if path.name.startswith(before) and path.name.endswith(after):
-                path.unlink(missing_ok=True)
+        for path in files.by_series(file).values():
+            path.unlink(missing_ok=True)
 
 
 def slice_table(decisions: Decisions, indices: np.ndarray, pixel_mm: float) -> list[dict[str, Any]]:

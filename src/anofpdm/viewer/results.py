@@ -13,6 +13,7 @@ import msgspec
 
 from anofpdm.report.summary import Summary
 from anofpdm.segment import outputs
+from anofpdm.segment.outputs import ResultFiles
 from anofpdm.util.files import file_sha256
 from anofpdm.viewer.limits import RequestError, scan_not_found
 from anofpdm.viewer.schemas import Numbers, ResultListItem
@@ -106,24 +107,22 @@ def _find_results(root: Path) -> Iterator[Result]:
         path = Path(folder)
         subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
         for name in sorted(names):
-            stem = name.removesuffix(outputs.bids_suffix(outputs.SUMMARY))  # a BIDS name starts with it
-            if name == outputs.SUMMARY:
-                stem = ""
-            if stem != name and (result := read_result(root, path, stem)) is not None:
+            place = ResultFiles.of_summary(path / name)
+            if place is not None and (result := read_result(root, place)) is not None:
                 yield result
 
 
 def read_result(
-    root: Path, folder: Path, stem: str = "", *, key: str | None = None, title: str = "", scan_folder: Path = Path()
+    root: Path, place: ResultFiles, *, key: str | None = None, title: str = "", scan_folder: Path = Path()
 ) -> Result | None:
     """None if there is no summary; or it cannot be read and there is no mask: it is that of another program."""
-    name = _name(stem, outputs.SUMMARY)
-    if not os.path.lexists(folder / name):
+    path = place.path(outputs.SUMMARY)
+    if not os.path.lexists(path):
         return None
-    scan = stem or folder.relative_to(root).as_posix()
+    scan = place.stem or place.folder.relative_to(root).as_posix()
     title = title or _printable(scan if scan != "." else root.name)
-    key = key or hashlib.sha256(os.fsencode(folder / name)).hexdigest()[:20]
-    files, summary, unreadable = _result_files(root, folder, stem), Summary(volume_ml=0), None
+    key = key or hashlib.sha256(os.fsencode(path)).hexdigest()[:20]
+    files, summary, unreadable = _find_files(root, place), Summary(volume_ml=0), None
     try:
         if "summary" not in files:
             raise ValueError("not a regular file in this folder")
@@ -132,23 +131,15 @@ def read_result(
     except (OSError, ValueError) as problem:
         if "mask" not in files:
             return None
-        unreadable = f"{_printable(name)}: {getattr(problem, 'strerror', None) or problem}"
+        unreadable = f"{_printable(path.name)}: {getattr(problem, 'strerror', None) or problem}"
     return Result(key, title, files, summary, scan_folder, unreadable)
 
 
-def _name(stem: str, file: str) -> str:
-    return stem + outputs.bids_suffix(file) if stem else file
-
-
-def _result_files(root: Path, folder: Path, stem: str) -> dict[str, Path]:
+def _find_files(root: Path, place: ResultFiles) -> dict[str, Path]:
     """Regular files below the root, also after links are resolved, by role; with the masks of a raw study on the grids
     of its series."""
-    names = {role: _name(stem, file) for role, file in FILES.items()}
-    before, after = _name(stem, outputs.on_series(outputs.MASK, "\0")).split("\0")
-    for name in sorted(path.name for path in folder.iterdir()):
-        if name.startswith(before) and name.endswith(after):
-            names[_printable(f"mask-on-{name[len(before) : -len(after)]}")] = name
-    paths = {role: folder / name for role, name in names.items()}
+    paths = {role: place.path(file) for role, file in FILES.items()}
+    paths |= {_printable(f"mask-on-{series}"): path for series, path in place.by_series(outputs.MASK).items()}
     return {role: path for role, path in paths.items() if path.is_file() and path.resolve().is_relative_to(root)}
 
 
