@@ -9,7 +9,7 @@ from PIL import Image
 from scipy import ndimage
 
 from anofpdm.method.decision import Decisions, SliceEvidence
-from anofpdm.report.display import DecisionRules, DisplayData, SliceSpace
+from anofpdm.report.display import DecisionRules, DisplayData, SliceSpace, average_estimate
 from anofpdm.report.summary import InputFile, Summary
 from anofpdm.scans import AxialPlanes, Grid
 from anofpdm.scans.findings import find_lesions
@@ -79,6 +79,7 @@ def segmented(
         decisions = replace(decisions, evidence=None)
     for name, value in (changes or {}).items():
         object.__setattr__(decisions if hasattr(decisions, name) else decisions.evidence, name, value)
+    estimate = None if decisions.estimated_dice is None else average_estimate(decisions)
     mask = planes.to_native(decisions.masks, indices) >= 0.5
     anomaly_map = planes.to_native(decisions.maps, indices)
     files = files or {name: f"/data/{name}.nii.gz" for name in modalities}
@@ -86,7 +87,8 @@ def segmented(
         mask=mask, anomaly_map=anomaly_map, grid=grid, slices=[],
         findings=find_lesions(mask, anomaly_map, affine), decisions=decisions,
         summary=Summary(
-            volume_ml=float(mask.sum() * grid.voxel_ml), slices=n, slices_detected=int(decisions.detected.sum()),
+            volume_ml=float(mask.sum() * grid.voxel_ml), estimated_dice=estimate, slices=n,
+            slices_detected=int(decisions.detected.sum()),
             settings=settings_of(detector, threshold), warnings=list(warnings), seconds=1.5,
             inputs={name: InputFile(path, "0" * 64) for name, path in files.items()}, study=study or UNSET,
         ),

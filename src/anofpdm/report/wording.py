@@ -2,13 +2,12 @@
 
 import math
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 from anofpdm.method.decision import Decisions
-from anofpdm.report.display import DisplayData, SegmentedScan
+from anofpdm.report.display import DisplayData
 from anofpdm.scans.findings import Finding
-from anofpdm.util.text import count_noun, file_name
+from anofpdm.util.text import file_name
 
 DIRECTIONS = (("right", "left"), ("anterior", "posterior"), ("superior", "inferior"))
 UNDEFINED = "-"
@@ -31,52 +30,7 @@ def format_millilitres(value: float) -> str:
     return f"{format_number(value, '.1f' if value >= 1 else '.2g')} ml"
 
 
-# ---- the scan --------------------------------------------------------------------------------------------------------
-
-
-def describe_scan(result: SegmentedScan) -> list[str]:
-    """Sentences on the slices, the lesion volume and the largest finding, and on missing modalities."""
-    slices, missing = _describe_slices(result), _describe_missing(result)
-    if not result.findings:
-        detected = result.summary.slices_detected
-        empty = ["However, no region above the threshold was large enough to be kept."] if detected else []
-        return ["No lesion was found.", slices, *empty, *missing]
-    largest, count = result.findings[0], len(result.findings)
-    total = format_millilitres(result.volume_ml)
-    volume = f"The lesion mask has a volume of {total} in {count_noun(count, 'finding')}."
-    which = "Its" if count == 1 else f"The largest has {format_millilitres(largest.volume_ml)}; its"
-    position = describe_position(largest, result.grid.oriented)
-    return [slices, volume, f"{which} centre is {position} from the scanner origin.", *missing]
-
-
-def describe_estimate(estimate: float) -> str:
-    """A sentence on the estimated DICE of a scan; empty if there is none."""
-    if not math.isfinite(estimate):
-        return ""
-    return (
-        f"Expected overlap with a manual mask (DICE): about {estimate:.2f}. It is estimated without a manual mask, "
-        "from the student's probabilities and from the agreement of its masks of the scan and of the mirrored scan. "
-        "It tends to be too high and ignores lesions that were missed; use it to choose the scans to check first."
-    )
-
-
-def _describe_missing(result: SegmentedScan) -> list[str]:
-    names = [name.upper() for name in result.summary.missing_modalities]
-    if not names:
-        return []
-    verb, them = ("is", "it") if len(names) == 1 else ("are", "them")
-    return [f"{', '.join(names)} {verb} missing in this scan; the mask may be less accurate than with {them}."]
-
-
-def _describe_slices(result: SegmentedScan) -> str:
-    detected, count = result.summary.slices_detected, result.summary.slices
-    slices = count_noun(count, "slice")
-    if not result.display.rules.detects:
-        treated = f"all {slices} were" if count > 1 else f"{slices} was"
-        return f"No slice detector was used: {treated} treated as unhealthy."
-    if not detected:
-        return f"None of {slices} was classified as unhealthy."
-    return f"{detected} of {slices} {'was' if detected == 1 else 'were'} classified as unhealthy."
+# ---- findings --------------------------------------------------------------------------------------------------------
 
 
 def describe_position(finding: Finding, oriented: bool) -> str:
@@ -95,15 +49,6 @@ def _distances(position_mm: Iterable[float], oriented: bool, unknown: str) -> It
     """Millimetres along each axis, and the direction; `unknown` where right and left cannot be told apart."""
     for axis, at in enumerate(position_mm):
         yield format_number(abs(at), ".0f"), DIRECTIONS[axis][at < 0] if oriented or axis else unknown
-
-
-def describe_registration(registration: Mapping[str, Any] | None, reference: str) -> str:
-    """Of a series of a raw study."""
-    if registration is None:
-        return "reference"
-    if registration["kept"]:
-        return f"position in the header fits {reference.upper()}, kept"
-    return f"moved by {registration['moved_mm']:.1f} mm, rotated by {registration['rotated_degrees']:.1f}\u00b0"
 
 
 # ---- a slice ---------------------------------------------------------------------------------------------------------
