@@ -8,7 +8,8 @@ from msgspec import UNSET
 from PIL import Image
 from scipy import ndimage
 
-from anofpdm.method.decision import Decisions, SliceEvidence
+from anofpdm.method.decision import Decisions, DecisionSettings, SliceEvidence
+from anofpdm.method.mask import MaskSettings
 from anofpdm.report.display import DecisionRules, DisplayData, SliceSpace, average_estimate
 from anofpdm.report.summary import InputFile, Summary
 from anofpdm.scans import AxialPlanes, Grid
@@ -79,6 +80,8 @@ def segmented(
         decisions = replace(decisions, evidence=None)
     for name, value in (changes or {}).items():
         object.__setattr__(decisions if hasattr(decisions, name) else decisions.evidence, name, value)
+    decided = DecisionSettings(detector, mask=MaskSettings(threshold))
+    rules = rules or DecisionRules(engine, decided, CUT)
     estimate = None if decisions.estimated_dice is None else average_estimate(decisions)
     mask = planes.to_native(decisions.masks, indices) >= 0.5
     anomaly_map = planes.to_native(decisions.maps, indices)
@@ -94,7 +97,7 @@ def segmented(
         ),
         display=DisplayData(
             pixels.astype(np.float16), indices, planes.pixel_mm, tuple(modalities),
-            SliceSpace(grid, np.eye(4)), rules or DecisionRules(engine, detector, CUT, threshold),
+            SliceSpace(grid, np.eye(4)), rules,
         ),
         pictures=dict.fromkeys((study or {"series": ()})["series"], PICTURE),
     )  # fmt: skip

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from anofpdm.method.decision import DecisionSettings
 from anofpdm.report.display import DecisionRules, SliceSpace
 from anofpdm.report.page_data import column_count, overview_rows
 from anofpdm.report.result_page import render_report
@@ -279,7 +280,7 @@ def test_a_student_states_the_lowest_threshold_that_a_mask_was_drawn_with(highes
 
 
 def test_smoothing_across_slices_is_stated():
-    smoothed = segmented(rules=DecisionRules("diffusion", context_mm=2.0))
+    smoothed = segmented(rules=DecisionRules("diffusion", DecisionSettings(context_mm=2.0)))
     assert "smoothed across slices (sigma 2 mm)" in read_page(smoothed).visible
     assert "smoothed" not in read_page(segmented()).visible
 

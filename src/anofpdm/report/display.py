@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from anofpdm.method.decision import Decisions
+from anofpdm.method.decision import Decisions, DecisionSettings
 from anofpdm.raw.study import PlacedSeries
 from anofpdm.report.summary import Summary
 from anofpdm.scans import Grid
@@ -41,17 +41,12 @@ class DecisionRules:
     """How an engine classified the slices and thresholded the maps."""
 
     engine: str
-    detector: str = ""  # empty: that of a student
+    decision: DecisionSettings = field(
+        default_factory=DecisionSettings
+    )  # of the diffusion engine, with the detector that was used
     cosine_cut: float = math.nan  # unhealthy at or below, with the cosine detector
-    threshold: str = ""
-    peak_share: float = 0.0
-    context_mm: float = 0.0
     healthy_level: float = 0.0  # nearly all map pixels of healthy slices are below it
     threshold_chosen: bool = False  # of a student, by the user
-
-    @property
-    def detects(self) -> bool:
-        return self.detector != "none"
 
 
 @dataclass(frozen=True)

@@ -69,13 +69,13 @@ def _score(rules: DecisionRules) -> dict[str, Any]:
     name, short, digits, threshold = {
         "cosine": ("Cosine similarity of the two error curves", "Cosine similarity", 5, rules.cosine_cut),
         "none": ("Maximum of the anomaly map", "Map maximum", 3, None),
-    }.get(rules.detector, ("Log odds of being unhealthy", "Log odds", 3, 0.0))
-    return {"detector": rules.detector, "name": name, "short": short, "digits": digits, "threshold": threshold}
+    }.get(rules.decision.detector, ("Log odds of being unhealthy", "Log odds", 3, 0.0))
+    return {"detector": rules.decision.detector, "name": name, "short": short, "digits": digits, "threshold": threshold}
 
 
 def _slice(result: SegmentedScan, row: int, area: float) -> dict[str, Any]:
     decisions, display = result.decisions, result.display
-    score = decisions.measured.similarity if display.rules.detector == "cosine" else decisions.score
+    score = decisions.measured.similarity if display.rules.decision.detector == "cosine" else decisions.score
     data = {
         "slice": int(display.numbers[row]),
         "detected": bool(decisions.detected[row]),

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 
 from anofpdm.method.decision import Decisions
 from anofpdm.report.display import DisplayData
-from anofpdm.scans.findings import Finding
 from anofpdm.util.text import file_name
 
 DIRECTIONS = (("right", "left"), ("anterior", "posterior"), ("superior", "inferior"))
@@ -33,22 +32,10 @@ def format_millilitres(value: float) -> str:
 # ---- findings --------------------------------------------------------------------------------------------------------
 
 
-def describe_position(finding: Finding, oriented: bool) -> str:
-    """32 mm right, 14 mm anterior and 21 mm superior."""
-    unknown = "lateral (side unknown: not in the file header)"
-    lateral, sagittal, axial = (f"{mm} mm {side}" for mm, side in _distances(finding.centre_mm, oriented, unknown))
-    return f"{lateral}, {sagittal} and {axial}"
-
-
-def format_position(position_mm: Iterable[float], oriented: bool) -> str:
-    """32 R, 14 A, 21 S."""
-    return ", ".join(f"{mm} {side[0].upper()}" for mm, side in _distances(position_mm, oriented, "?"))
-
-
-def _distances(position_mm: Iterable[float], oriented: bool, unknown: str) -> Iterator[tuple[str, str]]:
-    """Millimetres along each axis, and the direction; `unknown` where right and left cannot be told apart."""
+def distances(position_mm: Iterable[float], oriented: bool) -> Iterator[tuple[str, str]]:
+    """Millimetres along each axis, and the direction; empty where right and left cannot be told apart."""
     for axis, at in enumerate(position_mm):
-        yield format_number(abs(at), ".0f"), DIRECTIONS[axis][at < 0] if oriented or axis else unknown
+        yield format_number(abs(at), ".0f"), DIRECTIONS[axis][at < 0] if oriented or axis else ""
 
 
 # ---- a slice ---------------------------------------------------------------------------------------------------------
@@ -67,7 +54,7 @@ def describe_decision(row: int, decisions: Decisions, display: DisplayData) -> s
 
 
 def _describe_class(row: int, decisions: Decisions, display: DisplayData) -> str:
-    detector = display.rules.detector
+    detector = display.rules.decision.detector
     if detector == "none":
         return "No slice detector was used, so the slice is treated as unhealthy."
     unhealthy = bool(decisions.detected[row])
@@ -102,15 +89,16 @@ def _describe_threshold(row: int, decisions: Decisions, display: DisplayData) ->
             return "lesion probability, lower where a lesion is faint"
         faint = f"lowered from {STUDENT_THRESHOLD:g}, as the lesion is faint or small in this slice"
         return faint if threshold < STUDENT_THRESHOLD else "lesion probability"
-    peak = rules.peak_share * decisions.maps[row].max()
-    if rules.peak_share and math.isclose(threshold, peak, rel_tol=1e-6):
-        return f"{rules.peak_share:.0%} of the maximum in the slice"
+    settings = rules.decision.mask
+    peak = settings.peak_share * decisions.maps[row].max()
+    if settings.peak_share and math.isclose(threshold, peak, rel_tol=1e-6):
+        return f"{settings.peak_share:.0%} of the maximum in the slice"
     quantile = f"quantile {format_number(decisions.measured.quantile[row], '.2f')} of the slice"
     return {
         "quantile": quantile,
         "healthy": "calibrated on slices labelled healthy",
         "both": f"geometric mean of the {quantile} and the threshold calibrated on slices labelled healthy",
-    }.get(rules.threshold, "its threshold")
+    }.get(settings.threshold, "its threshold")
 
 
 # ---- file names ------------------------------------------------------------------------------------------------------

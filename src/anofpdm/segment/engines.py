@@ -97,15 +97,10 @@ class DiffusionEngine:
     @property
     def rules(self) -> DecisionRules:
         calibration, decision = self.calibration, self.decision
-        return DecisionRules(
-            engine=self.name,
-            detector=calibration.detector if decision.detector == Detector.CALIBRATED else decision.detector,
-            cosine_cut=calibration.cut,
-            threshold=decision.mask.threshold,
-            peak_share=decision.mask.peak_share,
-            context_mm=decision.context_mm,
-            healthy_level=fit_for(calibration, decision).healthy_threshold or 0.0,
-        )
+        if decision.detector == Detector.CALIBRATED:
+            decision = replace(decision, detector=calibration.detector)
+        level = fit_for(calibration, decision).healthy_threshold or 0.0
+        return DecisionRules(self.name, decision, calibration.cut, level)
 
     def decide(self, slices: EngineSlices, progress: Progress) -> Decisions:
         """Detect and mask each slice."""
@@ -127,7 +122,7 @@ class DiffusionEngine:
             "strength_by": calibration.strength_by,
             "signal": calibration.settings.signal,
             "gradient_share": calibration.settings.gradient_share,
-            "detector": self.rules.detector,
+            "detector": self.rules.decision.detector,
             "scored": list(self.scored_modalities),
             "levels": len(calibration.settings.levels),
             "highest_level": calibration.settings.levels[-1],
