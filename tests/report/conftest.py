@@ -22,12 +22,10 @@ PICTURE = encode_png(Image.new("RGB", (1194, 224)))
 SIZE, LEVELS, CUT = 32, (0, 100, 200, 300, 400), 0.99
 
 
-def settings_of(detector, threshold):
-    return {
-        "anofpdm": "0.1.0", "torch": "2.0", "model_sha256": "4f" * 32, "calibration_sha256": "a1" * 32, "strength": 3.0,
-        "detector": detector, "scored": ["flair"], "seed": 7, "brain_mask": None,
-        "decision": {"detector": "calibrated", "context_mm": 0.0, "mask": {"threshold": threshold, "smallest": 40}},
-    }  # fmt: skip
+SETTINGS = {
+    "anofpdm": "0.1.0", "model_sha256": "4f" * 32, "calibration_sha256": "a1" * 32, "scored": ["flair"],
+    "brain_mask": None, "decision": {"mask": {"smallest": 40}},
+}  # fmt: skip
 
 
 def decisions_of(rng, drawn, detector):
@@ -92,7 +90,7 @@ def segmented(
         summary=Summary(
             volume_ml=float(mask.sum() * grid.voxel_ml), estimated_dice=estimate, slices=n,
             slices_detected=int(decisions.detected.sum()),
-            settings=settings_of(detector, threshold), warnings=list(warnings), seconds=1.5,
+            settings=dict(SETTINGS), warnings=list(warnings), seconds=1.5,
             inputs={name: InputFile(path, "0" * 64) for name, path in files.items()}, study=study or UNSET,
         ),
         display=DisplayData(
