@@ -49,11 +49,13 @@ class ResultFiles:
         """Of a mask, map or DICOM-SEG, also on the grid of one series of a raw study; empty: of the scan."""
         name, dot, extension = file.partition(".")
         name = f"{name}_on_{series}{dot}{extension}" if series else file
-        return self.folder / (self.stem + _BIDS_SUFFIXES.get(name, f"_desc-anofpdm_{name}") if self.stem else name)
+        if self.stem:
+            name = self.stem + _BIDS_SUFFIXES.get(name, f"_desc-anofpdm_{name}")
+        return self.folder / name
 
     def by_series(self, file: str) -> dict[str, Path]:
         """Those in the folder that are on grids of series."""
         before, after = self.path(file, "\0").name.split("\0")
-        paths = sorted(self.folder.iterdir())
-        names = {path.name: path for path in paths if path.name.startswith(before) and path.name.endswith(after)}
-        return {name[len(before) : -len(after)]: path for name, path in names.items()}
+        names = sorted(path.name for path in self.folder.iterdir())
+        names = [name for name in names if name.startswith(before) and name.endswith(after)]
+        return {name[len(before) : -len(after)]: self.folder / name for name in names}

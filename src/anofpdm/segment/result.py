@@ -29,7 +29,7 @@ MAP_STEPS = 2.0**17  # values of a saved map are multiples of 1 / 131,072
 
 
 class Segmentation(SegmentedScan):
-    """A segmented scan, and its files."""
+    """A SegmentedScan that can be saved."""
 
     def save(
         self,
