@@ -83,14 +83,14 @@ def test_the_group_table(derivative):
 
 
 def test_text_in_the_group_table_that_a_spreadsheet_would_run_is_escaped(tmp_path):
-    counts = {"volume_ml": -1.5, "estimated_dice": None, "findings": 0, "slices": 1, "slices_detected": 0}
+    counts = {"volume_ml": 1.5, "estimated_dice": None, "findings": 0, "slices": 1, "slices_detected": 0}
     summary = {**counts, "missing_modalities": [], "warnings": [], "settings": {"engine": "=cmd", "model_sha256": "0"}}
     (tmp_path / "sub-1").mkdir()
     (tmp_path / "sub-1" / "sub-1_desc-anofpdm_summary.json").write_text(json.dumps(summary))
     write_group_table(tmp_path)
     with (tmp_path / "group_lesions.tsv").open() as file:
         (row,) = csv.DictReader(file, delimiter="\t")
-    assert (row["engine"], row["volume_ml"]) == ("'=cmd", "-1.5")
+    assert (row["engine"], row["volume_ml"]) == ("'=cmd", "1.5")
 
 
 @pytest.mark.parametrize(

@@ -82,9 +82,9 @@ def test_segmentation_uses_the_calibrated_signal(made, tmp_path, monkeypatch):
         done = run("calibrate", tmp_path / "m", made / "cohort", *QUICK)
         assert ("maps of agreement, 67% gradient" in done.output) == (signal == "agreement")
         result = anofpdm.load(tmp_path / "m", device="cpu").segment(files)
-        assert result.summary["settings"]["signal"] == signal
+        assert result.summary.settings["signal"] == signal
         maps[signal] = result.anomaly_map
-    assert result.summary["settings"]["gradient_share"] == 2 / 3
+    assert result.summary.settings["gradient_share"] == 2 / 3
     assert not np.allclose(maps["error"], maps["agreement"])
 
 

@@ -4,11 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec import UNSET
 from PIL import Image
 from scipy import ndimage
 
-from anofpdm.method.decision import Decisions, SliceEvidence
-from anofpdm.report.display import DisplayData, SliceSpace
+from anofpdm.method.decision import Decisions, DecisionSettings, SliceEvidence
+from anofpdm.method.mask import MaskSettings
+from anofpdm.report.display import DecisionRules, DisplayData, SliceSpace, average_estimate
+from anofpdm.report.summary import InputFile, Summary
 from anofpdm.scans import AxialPlanes, Grid
 from anofpdm.scans.findings import find_lesions
 from anofpdm.segment.result import Segmentation
@@ -19,12 +22,10 @@ PICTURE = encode_png(Image.new("RGB", (1194, 224)))
 SIZE, LEVELS, CUT = 32, (0, 100, 200, 300, 400), 0.99
 
 
-def settings_of(detector, threshold):
-    return {
-        "anofpdm": "0.1.0", "torch": "2.0", "model_sha256": "4f" * 32, "calibration_sha256": "a1" * 32, "strength": 3.0,
-        "detector": detector, "scored": ["flair"], "seed": 7, "brain_mask": None,
-        "decision": {"detector": "calibrated", "context_mm": 0.0, "mask": {"threshold": threshold, "smallest": 40}},
-    }  # fmt: skip
+SETTINGS = {
+    "anofpdm": "0.1.0", "model_sha256": "4f" * 32, "calibration_sha256": "a1" * 32, "scored": ["flair"],
+    "brain_mask": None, "decision": {"mask": {"smallest": 40}},
+}  # fmt: skip
 
 
 def decisions_of(rng, drawn, detector):
@@ -61,6 +62,7 @@ def segmented(
     axes="LPS",
     changes=None,
     study=None,
+    rules=None,
 ):
     """A ball of noise with a spherical lesion; slices are numbered from `first`."""
     rng = np.random.default_rng(3)
@@ -76,20 +78,24 @@ def segmented(
         decisions = replace(decisions, evidence=None)
     for name, value in (changes or {}).items():
         object.__setattr__(decisions if hasattr(decisions, name) else decisions.evidence, name, value)
+    decided = DecisionSettings(detector, mask=MaskSettings(threshold))
+    rules = rules or DecisionRules(engine, decided, CUT)
+    estimate = None if decisions.estimated_dice is None else average_estimate(decisions)
     mask = planes.to_native(decisions.masks, indices) >= 0.5
     anomaly_map = planes.to_native(decisions.maps, indices)
     files = files or {name: f"/data/{name}.nii.gz" for name in modalities}
     return Segmentation(
         mask=mask, anomaly_map=anomaly_map, grid=grid, slices=[],
         findings=find_lesions(mask, anomaly_map, affine), decisions=decisions,
-        summary={
-            "settings": settings_of(detector, threshold), "warnings": list(warnings), "seconds": 1.5,
-            "inputs": {name: {"file": path, "sha256": "0" * 64} for name, path in files.items()},
-            **({"study": study} if study else {}),
-        },
+        summary=Summary(
+            volume_ml=float(mask.sum() * grid.voxel_ml), estimated_dice=estimate, slices=n,
+            slices_detected=int(decisions.detected.sum()),
+            settings=dict(SETTINGS), warnings=list(warnings), seconds=1.5,
+            inputs={name: InputFile(path, "0" * 64) for name, path in files.items()}, study=study or UNSET,
+        ),
         display=DisplayData(
             pixels.astype(np.float16), indices, planes.pixel_mm, tuple(modalities),
-            SliceSpace(grid, np.eye(4)), CUT, engine=engine,
+            SliceSpace(grid, np.eye(4)), rules,
         ),
         pictures=dict.fromkeys((study or {"series": ()})["series"], PICTURE),
     )  # fmt: skip

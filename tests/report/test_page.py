@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from anofpdm.report.display import SliceSpace
+from anofpdm.method.decision import DecisionSettings
+from anofpdm.report.display import DecisionRules, SliceSpace
 from anofpdm.report.page_data import column_count, overview_rows
 from anofpdm.report.result_page import render_report
 from anofpdm.scans import AxialPlanes, Grid
@@ -112,9 +113,7 @@ def test_folders_are_not_in_the_page():
         f"/tmp/tmpabc x/brain.nii.gz: no orientation in the header, unlike {files['t2']} and /srv/anna/other.nii.gz",
     ]
     result = segmented(files=files, warnings=warnings)
-    result.summary["settings"]["brain_mask"] = (
-        "command '/opt/my tools/hd-bet' -i {input} -o {output} --model=/srv/anna/m"
-    )
+    result.summary.settings["brain_mask"] = "command '/opt/my tools/hd-bet' -i {input} -o {output} --model=/srv/anna/m"
     made = render_report(result, "p1").decode()
     for word in ("anna", "secret", "/home", "Users", "/tmp", "tmpabc", "/opt", "my tools", "/srv"):
         assert word not in made, word
@@ -281,8 +280,7 @@ def test_a_student_states_the_lowest_threshold_that_a_mask_was_drawn_with(highes
 
 
 def test_smoothing_across_slices_is_stated():
-    smoothed = segmented()
-    smoothed.summary["settings"]["decision"]["context_mm"] = 2.0
+    smoothed = segmented(rules=DecisionRules("diffusion", DecisionSettings(context_mm=2.0)))
     assert "smoothed across slices (sigma 2 mm)" in read_page(smoothed).visible
     assert "smoothed" not in read_page(segmented()).visible
 

@@ -42,14 +42,14 @@ def test_every_form_gives_the_same_mask(given, world):
     model, files, expected = world
     result = model.segment(given(files), **BY_HEALTHY)
     np.testing.assert_array_equal(result.mask, expected)
-    assert list(result.summary["inputs"]) == ["flair", "t2"]
+    assert list(result.summary.inputs) == ["flair", "t2"]
 
 
 def test_one_file_for_a_model_of_one_modality(tmp_path):
     model = load(save_model(tmp_path / "model"), "cpu")
     files = scan_files(tmp_path / "scan")
     result = model.segment(files["flair"], raw="never")
-    assert result.summary["missing_modalities"] == ["t1", "t2"]
+    assert result.summary.missing_modalities == ["t1", "t2"]
     np.testing.assert_array_equal(result.mask, model.segment({"FLAIR": files["flair"]}).mask)
 
 
@@ -58,7 +58,7 @@ def test_a_dicom_study(tmp_path):
     result = known_model().segment(place, **BY_HEALTHY)
     assert result.mask.shape == lesion.shape
     assert result.mask.any()
-    assert result.summary["inputs"]["flair"]["file"] == "anna, series 3 (AX T2 FLAIR)"
+    assert result.summary.inputs["flair"].file == "anna, series 3 (AX T2 FLAIR)"
 
 
 def test_several_scans_are_refused_with_what_to_do(world, tmp_path):

@@ -72,7 +72,7 @@ def test_a_student_gives_the_same_mask_in_smaller_batches(problem, largest, stud
     limit_student(monkeypatch, largest, problem)
     result = student.segment(files_of(scans))
     np.testing.assert_array_equal(result.mask, whole.mask)
-    assert not result.summary["warnings"]
+    assert not result.summary.warnings
 
 
 class Limited(known_model.Rounding):
@@ -101,7 +101,7 @@ def test_the_diffusion_engine_gives_the_same_mask(limit, warnings, tmp_path, mon
     result = known_model.with_network(model, predict=Limited(*limit)).segment(files, **known_model.BY_HEALTHY)
     assert whole.mask.any()
     np.testing.assert_array_equal(result.mask, whole.mask)
-    assert [text[:27] for text in result.summary["warnings"] if "memory" in text] == warnings
+    assert [text[:27] for text in result.summary.warnings if "memory" in text] == warnings
 
 
 def test_the_cpu_takes_a_scan_that_does_not_fit_on_the_student_s_device(student, whole, scans, monkeypatch):
@@ -117,8 +117,8 @@ def test_the_cpu_takes_a_scan_that_does_not_fit_on_the_student_s_device(student,
     with pytest.warns(match="not enough memory on meta; computed on the CPU instead"):
         result = elsewhere.segment(files_of(scans))
     np.testing.assert_array_equal(result.mask, whole.mask)
-    assert any("not enough memory on meta" in text for text in result.summary["warnings"])
-    assert result.summary["settings"] == whole.summary["settings"]  # it is complete for a run that has the memory
+    assert any("not enough memory on meta" in text for text in result.summary.warnings)
+    assert result.summary.settings == whole.summary.settings  # it is complete for a run that has the memory
 
 
 def test_a_scan_without_memory_fails_alone(student, scans, tmp_path, monkeypatch):

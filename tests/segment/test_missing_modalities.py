@@ -49,8 +49,8 @@ def test_missing_channels_are_background(model, tmp_path):
         np.testing.assert_array_equal(result.decisions.maps, expected.maps)
         np.testing.assert_array_equal(result.decisions.masks, expected.masks)
         assert result.decisions.masks.any()
-        assert set(result.summary["inputs"]) == set(given)
-        assert result.summary["missing_modalities"] == [name for name in ("t1", "t2") if name not in given]
+        assert set(result.summary.inputs) == set(given)
+        assert result.summary.missing_modalities == [name for name in ("t1", "t2") if name not in given]
         assert result.display.modalities == tuple(name for name in CHANNELS if name in given)
         assert not any(np.array_equal(expected.maps, other) for other in maps)  # what is missing matters
         maps.append(expected.maps)
@@ -95,12 +95,12 @@ class TestDiffusion:
     def test_it_needs_all_modalities(self, options, words, tmp_path):
         files, _, _ = known_scan(tmp_path)
         model, flair = self.model(), {"flair": files["flair"]}
-        assert model.segment(flair).summary["missing_modalities"] == ["t2"]
+        assert model.segment(flair).summary.missing_modalities == ["t2"]
         with pytest.raises(ScanError, match=f"no t2 given.*; {words}"):
             model.segment(flair, **options)
         with pytest.raises(CohortError, match=f"no t2 image .*; {words}"):
             find_targets([f"flair={files['flair']}"], model.request(**options).inputs)
-        assert model.segment(files, **options).summary["missing_modalities"] == []
+        assert model.segment(files, **options).summary.missing_modalities == []
 
 
 # ---- many scans ------------------------------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ def test_a_dicom_study_may_lack_a_series(model, tmp_path):
     targets = find_targets([str(place)], WANTED)
     assert tuple(targets[0].subject.images) == ("flair", "t2")
     report = segment_all(model, targets, tmp_path / "out", (DICOM_SEG,))
-    assert report.missing == {"anna": ("t1",)}, report.failed
+    assert report.segmented["anna"].missing_modalities == ["t1"]
     folder = tmp_path / "out" / "anna"
     inputs = summary_of(folder)["inputs"]
     assert set(inputs) == {"flair", "t2"}
@@ -189,7 +189,7 @@ def test_a_raw_study_may_lack_a_series(model, tmp_path):
         files[name] = tmp_path / f"anna_{name}.nii.gz"
         write_nifti(files[name], np.where(head.brain, head.voxels, 0), head.grid)
     report = segment_all(model, tmp_path, tmp_path / "out", raw="auto")
-    assert report.missing == {"anna": ("t2",)}, report.failed
+    assert report.segmented["anna"].missing_modalities == ["t2"]
     summary = summary_of(tmp_path / "out" / "anna")
     assert (summary["study"]["reference"], set(summary["study"]["series"])) == ("flair", {"flair", "t1"})
     mask = nib.nifti1.load(tmp_path / "out" / "anna" / "mask.nii.gz")

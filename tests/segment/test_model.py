@@ -104,7 +104,7 @@ def test_the_report_shows_the_pixels_and_curves_of_the_network(tmp_path):
     np.testing.assert_array_equal(curves.divergence, evidence.divergence[:, 0])
     np.testing.assert_array_equal(curves.mse_guided, evidence.mse_guided[:, 0])
     np.testing.assert_array_equal(curves.mse_unguided, evidence.mse_unguided)
-    assert (display.engine, display.cosine_cut, display.healthy_level) == ("diffusion", 0.9, 0.5)
+    assert (display.rules.engine, display.rules.cosine_cut, display.rules.healthy_level) == ("diffusion", 0.9, 0.5)
 
 
 def test_a_healthy_scan_has_an_empty_mask_and_no_findings(tmp_path):
@@ -128,11 +128,11 @@ class TestBadScans:
         narrow = known_model(foreground=(0.05, 0.2))
         with pytest.warns(ScanWarning, match="skull-stripped"):
             whole = narrow.segment(files, **BY_HEALTHY)
-        assert "skull-stripped" in whole.summary["warnings"][0]
+        assert "skull-stripped" in whole.summary.warnings[0]
         brain = toys.save(tmp_path / "brain.nii.gz", toys.ball(affine, SHAPE, (0, 0, 0), 13).astype(np.uint8), affine)
         bare = narrow.segment(files, brain_mask=brain, **BY_HEALTHY)
         sha256 = hashlib.sha256(brain.read_bytes()).hexdigest()  # another mask is another option
-        assert bare.summary["settings"]["brain_mask"] == f"sha256 {sha256}"
+        assert bare.summary.settings["brain_mask"] == f"sha256 {sha256}"
         assert bare.anomaly_map[~toys.ball(affine, SHAPE, (0, 0, 0), 16)].max() < 0.05
         assert (bare.mask & lesion).any()
 
@@ -157,7 +157,7 @@ class TestBadScans:
     def test_only_needed_modalities_are_read(self, tmp_path):
         files, _, _ = scan_files(tmp_path)
         result = known_model().segment({**files, "t1": tmp_path / "gone.nii.gz"}, **BY_HEALTHY)
-        assert list(result.summary["inputs"]) == ["flair", "t2"]
+        assert list(result.summary.inputs) == ["flair", "t2"]
 
 
 def test_an_unknown_device_is_refused():

@@ -21,8 +21,8 @@ def test_file_names():
         "DICOM_SEG": "mask_seg.dcm",
         "DICOM_CAPTURE": "report_capture.dcm",
         "BIDS_DESCRIPTION": "dataset_description.json",
-        "MISSING_MODALITIES": "missing_modalities",
         "PREPARATION": "preparation",
+        "BIDS_SUMMARY": "_desc-anofpdm_summary.json",
     }
 
 

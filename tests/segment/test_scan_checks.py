@@ -24,7 +24,7 @@ def nibabel_voxels(path):
 
 
 def warnings_of(files, **options):
-    return segment(files, **options).summary["warnings"]
+    return segment(files, **options).summary.warnings
 
 
 @pytest.fixture(scope="module")
@@ -49,13 +49,13 @@ class TestSize:
         ):
             segment(files)
         trusted = segment(files, trust_header=True)
-        assert trusted.summary["settings"]["trust_header"] is True
+        assert trusted.summary.settings["trust_header"] is True
         assert trusted.mask.any()
 
     @pytest.mark.parametrize("spacing", [(2.0, 2.0, 2.0), (4.0, 4.0, 4.0), (3.0, 3.0, 6.0)])
     def test_plausible_heads_are_not(self, spacing, tmp_path):
         files, _, _ = scan_files(tmp_path)
-        assert "trust_header" not in segment(resized(files, spacing)).summary["settings"]
+        assert "trust_header" not in segment(resized(files, spacing)).summary.settings
 
     def test_dicom_names_its_tags(self, tmp_path):
         voxels = np.zeros((20, 40, 40), np.int16)
@@ -92,16 +92,16 @@ def resized(files, spacing):
 class TestContrast:
     def test_an_exchange_takes_the_estimate_away(self, phantom, phantom_model, tmp_path):
         right = phantom_model.segment(phantom)
-        assert not any("given as" in text for text in right.summary["warnings"])
+        assert not any("given as" in text for text in right.summary.warnings)
         assert right.estimated_dice > 0
         files = {name: tmp_path / f"{name}.nii.gz" for name in phantom}
         for name, path in files.items():
             path.write_bytes(phantom[{"flair": "t2", "t2": "flair"}[name]].read_bytes())
         result = phantom_model.segment(files)
-        (text,) = [text for text in result.summary["warnings"] if "given as" in text]
+        (text,) = [text for text in result.summary.warnings if "given as" in text]
         assert "is given as flair, but its image looks like t2" in text
         assert "DICE" in text
-        assert not any("unlike" in text for text in result.summary["warnings"])  # of one cause, one warning
+        assert not any("unlike" in text for text in result.summary.warnings)  # of one cause, one warning
         result.save(tmp_path / "out", picture=False, report=False)
         assert summary_of(tmp_path / "out")["estimated_dice"] is None
 

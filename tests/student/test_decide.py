@@ -11,8 +11,8 @@ from scipy import ndimage
 from anofpdm.errors import ConfigError
 from anofpdm.method.context import SlicePositions, smooth_across_slices
 from anofpdm.method.detection import CurveDetector
+from anofpdm.report.display import average_estimate
 from anofpdm.scoring.metrics.pixels import dice
-from anofpdm.segment.result import average_estimate
 from anofpdm.student.decide import (
     LOWEST,
     MaskChoices,

@@ -100,9 +100,9 @@ def test_a_student_is_saved_in_the_models_folder_and_used_by_default(made, with_
     assert f"{model.student.calibration.n_unhealthy} unhealthy slices" in card
     assert "at most 4 steps, batch size 4" in card
     result = model.segment(two_heads(tmp_path))
-    assert (result.display.engine, result.decisions.evidence) == ("student", None)
-    assert result.summary["settings"]["engine"] == "student"
-    assert result.summary["settings"]["student_sha256"] == model.student.sha256
+    assert (result.display.rules.engine, result.decisions.evidence) == ("student", None)
+    assert result.summary.settings["engine"] == "student"
+    assert result.summary.settings["student_sha256"] == model.student.sha256
 
 
 def test_the_diffusion_model_explains_masks_of_a_student(with_student, tmp_path):
@@ -117,7 +117,7 @@ def test_the_diffusion_model_explains_masks_of_a_student(with_student, tmp_path)
     assert evidence.rows.tolist() == [2, 5]
     np.testing.assert_allclose(evidence.divergence, whole.decisions.evidence.divergence[[2, 5]], rtol=1e-4)
     np.testing.assert_array_equal(evidence.end_step, whole.decisions.evidence.end_step[[2, 5]])
-    assert explained.summary["settings"]["explained"] == [*numbers, 999]
+    assert explained.summary.settings["explained"] == [*numbers, 999]
     rows = [number for number, shown in enumerate(build_page_data(explained)["slices"]) if "divergence" in shown]
     assert rows == [2, 5]
     explained.save(tmp_path / "out")
@@ -303,10 +303,10 @@ def test_a_scan_unlike_those_in_training_is_reported(copied, monkeypatch):
         head = toys.head()
         voxels = np.where(head > 0, random.uniform(1, 100, head.shape), 0)
         noise[name] = toys.save(path.with_name(f"noise_{name}.nii.gz"), voxels)
-    assert "unlike" not in str(model.segment(usual).summary["warnings"])
+    assert "unlike" not in str(model.segment(usual).summary.warnings)
     with pytest.warns(ScanWarning, match=r"unlike the scans in training \(distance .*, limit .*\)\. What differs most"):
         strange = model.segment(noise)
-    assert "Do not rely on its mask" in str(strange.summary["warnings"])
+    assert "Do not rely on its mask" in str(strange.summary.warnings)
 
 
 def test_the_command_passes_its_options_on(made, monkeypatch):

@@ -100,7 +100,6 @@ def done_job(server, scan):
 def results_folder(model, make_scan, tmp_path_factory):
     """Results of two scans: one in its own folder, one with BIDS names."""
     import anofpdm
-    from anofpdm.segment.outputs import bids_suffix
 
     folder, name = tmp_path_factory.mktemp("results"), "sub-07_ses-1"
     loaded = anofpdm.load(model, "cpu")
@@ -109,7 +108,7 @@ def results_folder(model, make_scan, tmp_path_factory):
         first, second = (loaded.segment(make_scan(seed)) for seed in (1, 2))
     first.save(folder / "p1")
     in_bids = folder / "sub-07" / "ses-1" / "anat"
-    second.save(in_bids, lambda file: name + bids_suffix(file), title=name)
+    second.save(in_bids, name, title=name)
     return folder
 
 

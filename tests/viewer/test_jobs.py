@@ -1,11 +1,14 @@
 """Jobs on disk: a server can end at any moment, and the next one resumes."""
 
-import json
-
 import pytest
 
+from anofpdm.report.summary import Summary
 from anofpdm.viewer.jobs import INPUT, RESULT, UNFINISHED, JobState, JobStore
 from anofpdm.viewer.limits import RequestError
+
+RESULT_FIELDS = {
+    "volume_ml": 1.5, "findings": 2, "slices": 0, "slices_detected": 0, "missing_modalities": [], "warnings": [],
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -21,9 +24,7 @@ def accept_scan(store):
 
 def write_result(store, job, part=UNFINISHED):
     store.path(job, part).mkdir()
-    store.path(job, f"{part}/summary.json").write_text(
-        json.dumps({"volume_ml": 1.5, "findings": 2, "settings": "long"})
-    )
+    store.path(job, f"{part}/summary.json").write_bytes(Summary(volume_ml=1.5, findings=2).encode())
 
 
 def test_ids_are_random_and_the_order_is_kept(store):
@@ -36,7 +37,7 @@ def test_a_finished_job_is_restored_and_an_unreadable_state_file_deletes_nothing
     job = store.start(accept_scan(store))
     write_result(store, job)
     job = store.finish(job)
-    assert (job.state, job.result) == (JobState.DONE, {"volume_ml": 1.5, "findings": 2})
+    assert (job.state, job.result) == (JobState.DONE, RESULT_FIELDS)
     assert JobStore(tmp_path).get(job.id) == job
     for text in ("", "{", "[]", '{"id": "other", "number": 1}', '{"unknown": 1}'):
         store.path(job, "job.json").write_text(text)
@@ -49,7 +50,7 @@ def test_a_result_without_an_updated_state_is_kept(store, tmp_path):
     job = store.start(accept_scan(store))
     write_result(store, job, RESULT)
     job = JobStore(tmp_path).get(job.id)
-    assert (job.state, job.result) == (JobState.DONE, {"volume_ml": 1.5, "findings": 2})
+    assert (job.state, job.result) == (JobState.DONE, RESULT_FIELDS)
 
 
 def test_a_job_that_ends_the_server_is_queued_in_its_old_place_and_fails_the_third_time(store, tmp_path):

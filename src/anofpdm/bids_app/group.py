@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 from anofpdm.errors import CohortError
-from anofpdm.segment import outputs
 from anofpdm.segment.join import result_rows
 from anofpdm.util.artifacts import encode
 from anofpdm.util.files import escape_cell, folder_lock, write_atomically
@@ -18,7 +17,7 @@ COLUMNS: dict[str, dict[str, Any]] = {
     "slices": {"Description": "Number of axial slices that were examined"},
     "slices_detected": {"Description": "Number of axial slices called unhealthy"},
     "estimated_dice": {"Description": "Estimated DICE of the mask, without a manual mask; n/a if it has no estimate"},
-    outputs.MISSING_MODALITIES: {"Description": "Optional modalities that the scan lacks; n/a if none"},
+    "missing_modalities": {"Description": "Optional modalities that the scan lacks; n/a if none"},
     "warnings": {"Description": "Number of warnings; their texts are in the summary of the scan"},
     "engine": {"Description": "What made the mask", "Levels": {"student": "One pass", "diffusion": "Noise levels"}},
     "model_sha256": {"Description": "Hash of the model; volumes are comparable only where it is the same"},

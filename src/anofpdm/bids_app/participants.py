@@ -10,7 +10,7 @@ from anofpdm.errors import CohortError
 from anofpdm.scans.modalities import InputModalities
 from anofpdm.segment import outputs
 from anofpdm.segment.inputs import Target
-from anofpdm.segment.many import BatchSegmentation, RunReport, result_location
+from anofpdm.segment.many import BatchSegmentation, RunReport, result_files
 from anofpdm.segment.request import SegmentRequest
 from anofpdm.segment.scan_files import select_modalities
 from anofpdm.util.artifacts import encode
@@ -71,8 +71,7 @@ class BidsRun:
 
 def write_sidecars(target: Target, source: Path, out: Path, request: SegmentRequest) -> None:
     """JSON files beside mask and map: units, and which files they were made from."""
-    folder, name = result_location(target, out)
-    images = target.subject.images
+    images, result = target.subject.images, result_files(target, out)
     files = [f"bids:{RAW}:{path.absolute().relative_to(source.absolute()).as_posix()}" for path in images.values()]
     common = {
         "Sources": files,
@@ -88,5 +87,5 @@ def write_sidecars(target: Target, source: Path, out: Path, request: SegmentRequ
         outputs.ANOMALY_MAP: {"Description": "Map that the mask was thresholded from", "Units": units},
     }
     for file, content in contents.items():
-        path = folder / name(file).replace(".nii.gz", ".json")
-        write_atomically(path, encode(content | common))
+        path = result.path(file)
+        write_atomically(path.with_name(path.name.replace(".nii.gz", ".json")), encode(content | common))

@@ -204,10 +204,10 @@ def print_report(run: "RunReport", out: Path, next_step: str = "") -> None:
     if run.refused and not complete and len(run.failed) == len(run.refused):
         count = f" ({len(run.refused)} scans are refused)" if len(run.refused) > 1 else ""
         raise OutputError(f"{next(iter(run.refused.values()))}{count}")
-    for name, ml in sorted(complete.items()):
-        notes = [f"without {', '.join(run.missing[name])}"] if name in run.missing else []
+    for name, summary in sorted(complete.items()):
+        notes = [f"without {', '.join(summary.missing_modalities)}"] if summary.missing_modalities else []
         notes += ["already complete"] if name in run.skipped else []
-        print_lines(f"{name}: {ml:.1f} ml" + (f"  ({'; '.join(notes)})" if notes else ""))
+        print_lines(f"{name}: {summary.volume_ml:.1f} ml" + (f"  ({'; '.join(notes)})" if notes else ""))
     warnings = [(name, text) for name, texts in run.warnings.items() for text in texts]
     counts = f"{len(run.segmented)} {'scan' if len(run.segmented) == 1 else 'scans'} segmented, "
     counts += f"{len(run.skipped)} already complete" + (f", {len(run.failed)} failed" if run.failed else "")
@@ -219,9 +219,8 @@ def print_report(run: "RunReport", out: Path, next_step: str = "") -> None:
 def _next_step(targets: "Sequence[Target]", out: Path) -> str:
     """How to look at the results."""
     from anofpdm.segment import outputs
-    from anofpdm.segment.many import result_location
+    from anofpdm.segment.many import result_files
 
     if len(targets) != 1:
         return f"each scan has a report; all in a browser: anofpdm view {out}"
-    folder, name = result_location(targets[0], out)
-    return f"open {folder / name(outputs.REPORT)} in a browser"
+    return f"open {result_files(targets[0], out).path(outputs.REPORT)} in a browser"

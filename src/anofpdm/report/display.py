@@ -1,12 +1,15 @@
 """Data that the overview picture and the report page of a segmented scan are drawn from."""
 
+import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
-from anofpdm.method.decision import Decisions
+from anofpdm.method.decision import Decisions, DecisionSettings
+from anofpdm.raw.study import PlacedSeries
+from anofpdm.report.summary import Summary
 from anofpdm.scans import Grid
 from anofpdm.scans.findings import Finding
 
@@ -34,6 +37,19 @@ class SliceSpace:
 
 
 @dataclass(frozen=True)
+class DecisionRules:
+    """How an engine classified the slices and thresholded the maps."""
+
+    engine: str
+    decision: DecisionSettings = field(
+        default_factory=DecisionSettings
+    )  # of the diffusion engine, with the detector that was used
+    cosine_cut: float = math.nan  # unhealthy at or below, with the cosine detector
+    healthy_level: float = 0.0  # nearly all map pixels of healthy slices are below it
+    threshold_chosen: bool = False  # of a student, by the user
+
+
+@dataclass(frozen=True)
 class DisplayData:
     """What pictures need in addition to the decisions."""
 
@@ -42,9 +58,7 @@ class DisplayData:
     pixel_mm: float
     modalities: tuple[str, ...]  # M, the scored ones
     space: SliceSpace
-    cosine_cut: float  # unhealthy at or below, with the cosine detector
-    healthy_level: float = 0.0  # nearly all map pixels of healthy slices are below it
-    engine: str = "diffusion"  # that made the masks
+    rules: DecisionRules
 
     @property
     def numbers(self) -> np.ndarray:
@@ -52,49 +66,36 @@ class DisplayData:
         return self.indices + 1
 
 
-class SegmentedScan(Protocol):
-    """The parts of a segmentation that its report shows."""
-
-    @property
-    def grid(self) -> Grid: ...
-    @property
-    def findings(self) -> list[Finding]: ...
-    @property
-    def decisions(self) -> Decisions: ...
-    @property
-    def summary(self) -> dict[str, Any]: ...
-    @property
-    def display(self) -> DisplayData: ...
-    @property
-    def pictures(self) -> Mapping[str, bytes]: ...
-    @property
-    def volume_ml(self) -> float: ...
-    @property
-    def estimated_dice(self) -> float: ...
-
-
 @dataclass(frozen=True)
-class DecisionRules:
-    """How slices were classified and masks thresholded, from the settings in a summary."""
+class SegmentedScan:
+    """A segmentation, as its report shows it."""
 
-    detector: str
-    threshold: str
-    peak_share: float
-    context_mm: float
-    threshold_chosen: bool = False  # of a student, by the user
-
-    @classmethod
-    def from_settings(cls, settings: Mapping[str, Any]) -> "DecisionRules":
-        decision = settings.get("decision", {})
-        mask = decision.get("mask", {})
-        return cls(
-            detector=settings.get("detector", ""),
-            threshold=mask.get("threshold", ""),
-            peak_share=mask.get("peak_share", 0.0),
-            context_mm=decision.get("context_mm", 0.0),
-            threshold_chosen="threshold_probability" in settings,
-        )
+    mask: np.ndarray  # bool [i, j, k], on the grid of the scan
+    anomaly_map: np.ndarray  # float32 [i, j, k]
+    grid: Grid
+    slices: list[dict[str, Any]]  # rows of slices.csv
+    findings: list[Finding]  # largest first
+    decisions: Decisions  # on the slices of the network
+    summary: Summary
+    display: DisplayData
+    series: tuple[PlacedSeries, ...] = ()  # of a raw study, the reference first; `grid` is that of the reference
+    pictures: Mapping[str, bytes] = field(default_factory=dict)  # PNG by series of a raw study: brain and registration
 
     @property
-    def detects(self) -> bool:
-        return self.detector != "none"
+    def volume_ml(self) -> float:
+        return float(self.mask.sum() * self.grid.voxel_ml)
+
+    @property
+    def estimated_dice(self) -> float:
+        """Of the scan, without a manual mask: the mean over slices, weighted by the area of their masks. NaN where no
+        lesion was found, or the engine has no estimate."""
+        return average_estimate(self.decisions)
+
+
+def average_estimate(decisions: Decisions) -> float:
+    """Mean estimated DICE of the slices, weighted by the area of their masks; NaN if no slice has an estimate."""
+    estimates = decisions.estimated_dice
+    if estimates is None or np.isnan(estimates).all():
+        return math.nan
+    known, areas = ~np.isnan(estimates), decisions.masks.sum(axis=(1, 2))
+    return float(np.average(estimates[known], weights=areas[known]))

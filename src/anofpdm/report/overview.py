@@ -22,7 +22,7 @@ def draw_overview(
 ) -> bytes:
     """Of the first modality."""
     shown = decisions.masks if truth is None else decisions.masks | truth
-    maximum = white_level(decisions.maps, display.healthy_level)
+    maximum = white_level(decisions.maps, display.rules.healthy_level)
     slices, maps, sides = [], [], "RL" if oriented else ""
     for row in drawing.choose_slices(shown.sum(axis=(1, 2)), COLUMNS):
         mask = decisions.masks[row]

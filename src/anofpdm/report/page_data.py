@@ -19,16 +19,15 @@ WHITE_ABOVE_HEALTHY = 2.0  # white is at least this multiple of the level of hea
 def build_page_data(result: SegmentedScan) -> dict[str, Any]:
     """As page.js reads it."""
     decisions, display, evidence = result.decisions, result.display, result.decisions.evidence
-    rules = DecisionRules.from_settings(result.summary["settings"])
     areas = decisions.masks.sum(axis=(1, 2)) * display.pixel_mm**2
     data = {
         "size": display.pixels.shape[-1],  # pixels of a slice's side
         "columns": column_count(len(display.indices)),  # of a sheet
-        "map_maximum": white_level(decisions.maps, display.healthy_level),  # drawn white
+        "map_maximum": white_level(decisions.maps, display.rules.healthy_level),  # drawn white
         "oriented": result.grid.oriented,
-        "score": _score(rules.detector, display.cosine_cut),
+        "score": _score(display.rules),
         "levels": None if evidence is None else list(evidence.levels),
-        "slices": [_slice(result, row, float(area), rules) for row, area in enumerate(areas)],
+        "slices": [_slice(result, row, float(area)) for row, area in enumerate(areas)],
         "start": start_row(areas, decisions.score, None if evidence is None else evidence.rows),
         "overview": overview_rows(areas),
     }
@@ -59,18 +58,18 @@ def overview_rows(areas: np.ndarray) -> list[int]:
 # ---- parts -----------------------------------------------------------------------------------------------------------
 
 
-def _score(detector: str, cosine_cut: float) -> dict[str, Any]:
+def _score(rules: DecisionRules) -> dict[str, Any]:
     """The number by which slices are classified."""
     name, short, digits, threshold = {
-        "cosine": ("Cosine similarity of the two error curves", "Cosine similarity", 5, cosine_cut),
+        "cosine": ("Cosine similarity of the two error curves", "Cosine similarity", 5, rules.cosine_cut),
         "none": ("Maximum of the anomaly map", "Map maximum", 3, None),
-    }.get(detector, ("Log odds of being unhealthy", "Log odds", 3, 0.0))
-    return {"detector": detector, "name": name, "short": short, "digits": digits, "threshold": threshold}
+    }.get(rules.decision.detector, ("Log odds of being unhealthy", "Log odds", 3, 0.0))
+    return {"detector": rules.decision.detector, "name": name, "short": short, "digits": digits, "threshold": threshold}
 
 
-def _slice(result: SegmentedScan, row: int, area: float, rules: DecisionRules) -> dict[str, Any]:
+def _slice(result: SegmentedScan, row: int, area: float) -> dict[str, Any]:
     decisions, display = result.decisions, result.display
-    score = decisions.measured.similarity if rules.detector == "cosine" else decisions.score
+    score = decisions.measured.similarity if display.rules.decision.detector == "cosine" else decisions.score
     data = {
         "slice": int(display.numbers[row]),
         "detected": bool(decisions.detected[row]),
@@ -78,7 +77,7 @@ def _slice(result: SegmentedScan, row: int, area: float, rules: DecisionRules) -
         "score": float(score[row]),
         "threshold": float(decisions.threshold[row]),
         "highest_threshold": float(decisions.highest_threshold[row]),
-        "decision": wording.describe_decision(row, decisions, display, rules),  # in sentences
+        "decision": wording.describe_decision(row, decisions, display),  # in sentences
     }
     evidence = decisions.evidence
     if evidence is None or (entry := evidence.index(row)) is None:

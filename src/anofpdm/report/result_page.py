@@ -1,23 +1,19 @@
 """The report of a segmented scan: one self-contained HTML file that loads nothing from the network."""
 
 import math
-from collections.abc import Iterable, Mapping
-from typing import Any
 
 from anofpdm.report import wording
-from anofpdm.report.display import DecisionRules, SegmentedScan
+from anofpdm.report.display import DisplayData, SegmentedScan
 from anofpdm.report.page_data import build_page_data, encode_sheets
 from anofpdm.report.render import render
-from anofpdm.util.text import file_name, remove_folders
-
-SHORT_HASH = 12
-ENGINES = {"diffusion": "diffusion model", "student": "student network"}
+from anofpdm.report.summary import flatten_settings
+from anofpdm.scans import Grid
+from anofpdm.util.text import count_noun, file_name
 
 
 def render_report(result: SegmentedScan, title: str) -> bytes:
     """Deterministic: equal results give equal bytes."""
     data, display, summary = build_page_data(result), result.display, result.summary
-    rules = DecisionRules.from_settings(summary["settings"])
     evidence = result.decisions.evidence
     explained = evidence is not None and len(evidence.rows) < len(display.indices)
     page = render(
@@ -27,74 +23,28 @@ def render_report(result: SegmentedScan, title: str) -> bytes:
         data=data,
         finding_rows=display.space.central_rows(result.findings, display.indices),
         wording=wording,
-        engine=ENGINES.get(display.engine, display.engine),
-        warnings=[
-            remove_folders(text, [source["file"] for source in summary["inputs"].values()])
-            for text in summary["warnings"]
-        ],
-        sentences=wording.describe_scan(result),
-        estimate=wording.describe_estimate(result.estimated_dice),
-        figures=_figures(result, rules),
-        identity=_identity(result),
+        warnings=summary.public_warnings(),
+        analysed=_describe_range(display, result.grid),
         explained=display.numbers[evidence.rows].tolist() if evidence is not None and explained else [],
-        context_mm=rules.context_mm,
-        settings=_settings(summary),
-        provenance=_provenance(summary["settings"]),
+        settings={name.replace(".", " "): _format_setting(value) for name, value in flatten_settings(summary.settings)},
+        count_noun=count_noun,
+        file_name=file_name,
         sheets=encode_sheets(result, data["map_maximum"]),
     )
     return page.encode(errors="replace")  # file names may not be UTF-8
 
 
-def _figures(result: SegmentedScan, rules: DecisionRules) -> dict[str, str]:
-    detected, count = int(result.decisions.detected.sum()), len(result.decisions.detected)
-    figures = {
-        "Lesion volume": wording.format_millilitres(result.volume_ml),
-        "Findings": str(len(result.findings)),
-        "Largest finding": wording.format_millilitres(result.findings[0].volume_ml) if result.findings else "-",
-    }
-    figures |= {"Unhealthy slices": f"{detected} of {count}"} if rules.detects else {"Analysed slices": str(count)}
-    if math.isfinite(result.estimated_dice):
-        figures["Expected DICE"] = f"about {result.estimated_dice:.2f}"
-    return figures
-
-
-def _identity(result: SegmentedScan) -> dict[str, str]:
-    grid, display = result.grid, result.display
-    pairs = {name.upper(): file_name(source["file"]) for name, source in result.summary["inputs"].items()}
-    if missing := result.summary.get("missing_modalities"):
-        pairs["Missing modalities"] = ", ".join(missing).upper()
-    spacing = " x ".join(f"{edge:.3g}" for edge in grid.spacing_mm)
-    pairs["Grid"] = f"{' x '.join(map(str, grid.shape))} voxels of {spacing} mm"
-    numbers = display.numbers  # slices with too little brain are not analysed
+def _describe_range(display: DisplayData, grid: Grid) -> str:
+    """Slices with too little brain are not analysed."""
+    numbers, planes = display.numbers, display.space.grid
     slices = f"slices {numbers[0]} to {numbers[-1]}" if len(numbers) > 1 else f"slice {numbers[0]}"
-    planes = display.space.grid
     apart = f", {planes.slice_mm:.3g} mm apart" if not math.isclose(planes.slice_mm, grid.slice_mm) else ""
-    pairs["Analysed"] = f"{slices} of {planes.shape[planes.axial_axis]}{apart}"
-    pairs["Scored modalities"] = ", ".join(display.modalities).upper()
-    pairs["Masks made by"] = ENGINES.get(display.engine, display.engine)
-    return pairs
+    return f"{slices} of {planes.shape[planes.axial_axis]}{apart}"
 
 
-def _settings(summary: Mapping[str, Any]) -> dict[str, str]:
-    rows = dict(_flatten("", summary["settings"]))
-    rows |= {f"{name} sha256": source["sha256"] for name, source in summary["inputs"].items()}
-    return rows | {"seconds": str(summary.get("seconds", wording.UNDEFINED))}
-
-
-def _flatten(prefix: str, value: Any) -> Iterable[tuple[str, str]]:
-    """Settings as names and texts; nested settings are prefixed with the name of their parent."""
-    if isinstance(value, Mapping):
-        for name, inner in value.items():
-            yield from _flatten(f"{prefix} {name}".strip(), inner)
-    elif isinstance(value, list | tuple):
-        yield prefix, ", ".join(map(str, value))
-    elif isinstance(value, str):
-        yield prefix, wording.remove_command_folders(value)
-    else:
-        yield prefix, wording.UNDEFINED if value is None else str(value)
-
-
-def _provenance(settings: Mapping[str, Any]) -> str:
-    hashes = {name: settings.get(f"{name}_sha256") for name in ("model", "calibration")}  # a student has no calibration
-    words = [f"{name} {digest[:SHORT_HASH]}" for name, digest in hashes.items() if digest]
-    return ", ".join([f"anofpdm {settings.get('anofpdm', wording.UNDEFINED)}", *words])
+def _format_setting(value: object) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value))
+    if isinstance(value, str):
+        return wording.remove_command_folders(value)
+    return wording.UNDEFINED if value is None else str(value)

@@ -2,13 +2,11 @@
 
 import math
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 from anofpdm.method.decision import Decisions
-from anofpdm.report.display import DecisionRules, DisplayData, SegmentedScan
-from anofpdm.scans.findings import Finding
-from anofpdm.util.text import count_noun, file_name
+from anofpdm.report.display import DisplayData
+from anofpdm.util.text import file_name
 
 DIRECTIONS = (("right", "left"), ("anterior", "posterior"), ("superior", "inferior"))
 UNDEFINED = "-"
@@ -31,97 +29,32 @@ def format_millilitres(value: float) -> str:
     return f"{format_number(value, '.1f' if value >= 1 else '.2g')} ml"
 
 
-# ---- the scan --------------------------------------------------------------------------------------------------------
+# ---- findings --------------------------------------------------------------------------------------------------------
 
 
-def describe_scan(result: SegmentedScan) -> list[str]:
-    """Sentences on the slices, the lesion volume and the largest finding, and on missing modalities."""
-    slices, missing = _describe_slices(result), _describe_missing(result)
-    if not result.findings:
-        detected = bool(result.decisions.detected.any())
-        empty = ["However, no region above the threshold was large enough to be kept."] if detected else []
-        return ["No lesion was found.", slices, *empty, *missing]
-    largest, count = result.findings[0], len(result.findings)
-    total = format_millilitres(result.volume_ml)
-    volume = f"The lesion mask has a volume of {total} in {count_noun(count, 'finding')}."
-    which = "Its" if count == 1 else f"The largest has {format_millilitres(largest.volume_ml)}; its"
-    position = describe_position(largest, result.grid.oriented)
-    return [slices, volume, f"{which} centre is {position} from the scanner origin.", *missing]
-
-
-def describe_estimate(estimate: float) -> str:
-    """A sentence on the estimated DICE of a scan; empty if there is none."""
-    if not math.isfinite(estimate):
-        return ""
-    return (
-        f"Expected overlap with a manual mask (DICE): about {estimate:.2f}. It is estimated without a manual mask, "
-        "from the student's probabilities and from the agreement of its masks of the scan and of the mirrored scan. "
-        "It tends to be too high and ignores lesions that were missed; use it to choose the scans to check first."
-    )
-
-
-def _describe_missing(result: SegmentedScan) -> list[str]:
-    names = [name.upper() for name in result.summary.get("missing_modalities", ())]
-    if not names:
-        return []
-    verb, them = ("is", "it") if len(names) == 1 else ("are", "them")
-    return [f"{', '.join(names)} {verb} missing in this scan; the mask may be less accurate than with {them}."]
-
-
-def _describe_slices(result: SegmentedScan) -> str:
-    detected, count = int(result.decisions.detected.sum()), len(result.decisions.detected)
-    slices = count_noun(count, "slice")
-    if not DecisionRules.from_settings(result.summary["settings"]).detects:
-        treated = f"all {slices} were" if count > 1 else f"{slices} was"
-        return f"No slice detector was used: {treated} treated as unhealthy."
-    if not detected:
-        return f"None of {slices} was classified as unhealthy."
-    return f"{detected} of {slices} {'was' if detected == 1 else 'were'} classified as unhealthy."
-
-
-def describe_position(finding: Finding, oriented: bool) -> str:
-    """32 mm right, 14 mm anterior and 21 mm superior."""
-    unknown = "lateral (side unknown: not in the file header)"
-    lateral, sagittal, axial = (f"{mm} mm {side}" for mm, side in _distances(finding.centre_mm, oriented, unknown))
-    return f"{lateral}, {sagittal} and {axial}"
-
-
-def format_position(position_mm: Iterable[float], oriented: bool) -> str:
-    """32 R, 14 A, 21 S."""
-    return ", ".join(f"{mm} {side[0].upper()}" for mm, side in _distances(position_mm, oriented, "?"))
-
-
-def _distances(position_mm: Iterable[float], oriented: bool, unknown: str) -> Iterator[tuple[str, str]]:
-    """Millimetres along each axis, and the direction; `unknown` where right and left cannot be told apart."""
+def distances(position_mm: Iterable[float], oriented: bool) -> Iterator[tuple[str, str]]:
+    """Millimetres along each axis, and the direction; empty where right and left cannot be told apart."""
     for axis, at in enumerate(position_mm):
-        yield format_number(abs(at), ".0f"), DIRECTIONS[axis][at < 0] if oriented or axis else unknown
-
-
-def describe_registration(registration: Mapping[str, Any] | None, reference: str) -> str:
-    """Of a series of a raw study."""
-    if registration is None:
-        return "reference"
-    if registration["kept"]:
-        return f"position in the header fits {reference.upper()}, kept"
-    return f"moved by {registration['moved_mm']:.1f} mm, rotated by {registration['rotated_degrees']:.1f}\u00b0"
+        yield format_number(abs(at), ".0f"), DIRECTIONS[axis][at < 0] if oriented or axis else ""
 
 
 # ---- a slice ---------------------------------------------------------------------------------------------------------
 
 
-def describe_decision(row: int, decisions: Decisions, display: DisplayData, rules: DecisionRules) -> str:
+def describe_decision(row: int, decisions: Decisions, display: DisplayData) -> str:
     """Why a slice was classified as it was, and how its mask was made."""
-    classified = _describe_class(row, decisions, display, rules.detector)
+    classified = _describe_class(row, decisions, display)
     evidence, end = decisions.evidence, ""
     if evidence is not None and (entry := evidence.index(row)) is not None:
         end_step = format_number(evidence.end_step[entry], ".0f")
         end = f"Guided and unguided estimate differ most at noise level t_e = {end_step}."
-    mask = _describe_mask(row, decisions, display, rules)
+    mask = _describe_mask(row, decisions, display)
     sentences = (classified, end, mask) if decisions.detected[row] else (classified, mask, end)
     return " ".join(filter(None, sentences))
 
 
-def _describe_class(row: int, decisions: Decisions, display: DisplayData, detector: str) -> str:
+def _describe_class(row: int, decisions: Decisions, display: DisplayData) -> str:
+    detector = display.rules.decision.detector
     if detector == "none":
         return "No slice detector was used, so the slice is treated as unhealthy."
     unhealthy = bool(decisions.detected[row])
@@ -129,17 +62,17 @@ def _describe_class(row: int, decisions: Decisions, display: DisplayData, detect
     if detector == "cosine":
         side = "at or below" if unhealthy else "above"
         similarity = format_number(decisions.measured.similarity[row], ".5f")
-        cut = format_number(display.cosine_cut, ".5f")
+        cut = format_number(display.rules.cosine_cut, ".5f")
         return f"{classified}: cosine similarity of the two error curves {similarity}, {side} the threshold {cut}."
     side = "at or above" if unhealthy else "below"
     return f"{classified}: log odds {format_number(decisions.score[row], '.2f')}, {side} the threshold 0."
 
 
-def _describe_mask(row: int, decisions: Decisions, display: DisplayData, rules: DecisionRules) -> str:
+def _describe_mask(row: int, decisions: Decisions, display: DisplayData) -> str:
     if not decisions.detected[row]:
         return "Its mask is empty."
     threshold = format_range(decisions.threshold[row], decisions.highest_threshold[row])
-    threshold = f"{threshold} ({_describe_threshold(row, decisions, display, rules)})"
+    threshold = f"{threshold} ({_describe_threshold(row, decisions, display)})"
     area = decisions.masks[row].sum() * display.pixel_mm**2
     if not area:
         return f"Its mask is empty: no region where the anomaly map is at least {threshold} is large enough."
@@ -147,24 +80,25 @@ def _describe_mask(row: int, decisions: Decisions, display: DisplayData, rules: 
     return f"The mask is where the anomaly map is at least {threshold}; its area is {mm2} mm\u00b2."
 
 
-def _describe_threshold(row: int, decisions: Decisions, display: DisplayData, rules: DecisionRules) -> str:
-    threshold = decisions.threshold[row]
+def _describe_threshold(row: int, decisions: Decisions, display: DisplayData) -> str:
+    threshold, rules = decisions.threshold[row], display.rules
     if rules.threshold_chosen:
         return "lesion probability, chosen with --threshold-probability"
-    if display.engine == "student":
+    if rules.engine == "student":
         if threshold < decisions.highest_threshold[row]:
             return "lesion probability, lower where a lesion is faint"
         faint = f"lowered from {STUDENT_THRESHOLD:g}, as the lesion is faint or small in this slice"
         return faint if threshold < STUDENT_THRESHOLD else "lesion probability"
-    peak = rules.peak_share * decisions.maps[row].max()
-    if rules.peak_share and math.isclose(threshold, peak, rel_tol=1e-6):
-        return f"{rules.peak_share:.0%} of the maximum in the slice"
+    settings = rules.decision.mask
+    peak = settings.peak_share * decisions.maps[row].max()
+    if settings.peak_share and math.isclose(threshold, peak, rel_tol=1e-6):
+        return f"{settings.peak_share:.0%} of the maximum in the slice"
     quantile = f"quantile {format_number(decisions.measured.quantile[row], '.2f')} of the slice"
     return {
         "quantile": quantile,
         "healthy": "calibrated on slices labelled healthy",
         "both": f"geometric mean of the {quantile} and the threshold calibrated on slices labelled healthy",
-    }.get(rules.threshold, "its threshold")
+    }.get(settings.threshold, "its threshold")
 
 
 # ---- file names ------------------------------------------------------------------------------------------------------

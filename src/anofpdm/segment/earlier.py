@@ -2,11 +2,11 @@
 the same ones are complete; others are never replaced unasked."""
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from anofpdm.report.summary import Summary, flatten_settings
 from anofpdm.util.files import file_sha256
 
 VERSIONS = ("anofpdm", "torch")
@@ -14,54 +14,30 @@ MODEL_KEYS = ("engine", "model_sha256", "calibration_sha256", "student_sha256", 
 LONGEST_VALUE = 40  # characters, in messages
 
 
-@dataclass(frozen=True)
-class EarlierResult:
-    model: str  # its name
-    settings: Mapping[str, Any]
-    inputs: Mapping[str, str]  # sha256 by modality
-    volume_ml: float
-
-    @classmethod
-    def read(cls, path: Path) -> "EarlierResult | None":
-        """From a summary; None where there is none, or a damaged one: the result is incomplete, and is made again."""
-        try:
-            summary = json.loads(path.read_text())
-            inputs = {key: str(image["sha256"]) for key, image in summary["inputs"].items()}
-            return cls(summary.get("model", ""), dict(summary["settings"]), inputs, float(summary["volume_ml"]))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            return None
-
-    def conflict(self, model: str, settings: Mapping[str, Any], images: Mapping[str, Path]) -> str:
-        """In what it differs from the result that would be written, as a message; empty if in nothing but versions."""
-        before, now = dict(_leaves(self.settings)), dict(_leaves(json.loads(json.dumps(settings))))
-        different = [key for key in {**before, **now} if key not in VERSIONS and before.get(key) != now.get(key)]
-        if any(key.partition(".")[0] in MODEL_KEYS for key in different):
-            name, engine = self.model or f"model {str(before.get('model_sha256'))[:8]}", before.get("engine")
-            again = "another version of " if (name, engine) == (model, now.get("engine")) else ""
-            return f"was made by {again}{name} (engine {engine})"
-        if different:
-            changes = (
-                f"{key.rpartition('.')[2]} {_short(before.get(key))}, now {_short(now.get(key))}" for key in different
-            )
-            return f"was made with other options ({'; '.join(changes)})"
-        if set(self.inputs) != set(images):
-            return f"was made from {', '.join(self.inputs)}, and now {', '.join(images)} is given"
-        changed = [key for key, path in images.items() if file_sha256(path) != self.inputs[key]]
-        return f"was made from another {' and '.join(changed)} image" if changed else ""
-
-    def version_note(self, settings: Mapping[str, Any]) -> str:
-        """Empty if the versions are the same."""
-        different = [name for name in VERSIONS if self.settings.get(name) != settings[name]]
-        listed = ", ".join(f"{name} {self.settings.get(name)}, now {settings[name]}" for name in different)
-        return f"kept from a run with other versions ({listed})" if different else ""
+def describe_conflict(earlier: Summary, model: str, settings: Mapping[str, Any], images: Mapping[str, Path]) -> str:
+    """In what it differs from the result that would be written, as a message; empty if in nothing but versions."""
+    before, now = dict(flatten_settings(earlier.settings)), dict(flatten_settings(json.loads(json.dumps(settings))))
+    different = [key for key in {**before, **now} if key not in VERSIONS and before.get(key) != now.get(key)]
+    if any(key.partition(".")[0] in MODEL_KEYS for key in different):
+        name, engine = earlier.model or f"model {str(before.get('model_sha256'))[:8]}", before.get("engine")
+        again = "another version of " if (name, engine) == (model, now.get("engine")) else ""
+        return f"was made by {again}{name} (engine {engine})"
+    if different:
+        changes = (
+            f"{key.rpartition('.')[2]} {_short(before.get(key))}, now {_short(now.get(key))}" for key in different
+        )
+        return f"was made with other options ({'; '.join(changes)})"
+    if set(earlier.inputs) != set(images):
+        return f"was made from {', '.join(earlier.inputs)}, and now {', '.join(images)} is given"
+    changed = [key for key, path in images.items() if file_sha256(path) != earlier.inputs[key].sha256]
+    return f"was made from another {' and '.join(changed)} image" if changed else ""
 
 
-def _leaves(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in settings.items():
-        if isinstance(value, dict):
-            yield from _leaves(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
+def describe_versions(earlier: Summary, settings: Mapping[str, Any]) -> str:
+    """Empty if the versions are the same."""
+    different = [name for name in VERSIONS if earlier.settings.get(name) != settings[name]]
+    listed = ", ".join(f"{name} {earlier.settings.get(name)}, now {settings[name]}" for name in different)
+    return f"kept from a run with other versions ({listed})" if different else ""
 
 
 def _short(value: object) -> str:

@@ -16,6 +16,7 @@ from anofpdm.method.decision import Decisions, DecisionSettings, decide, fit_for
 from anofpdm.method.evidence import EvidenceRequest, concatenate
 from anofpdm.method.gather import batch_for, evidence_batches, slice_seeds
 from anofpdm.network.predictor import TrainedModel, load_trained
+from anofpdm.report.display import DecisionRules
 from anofpdm.student.student import Student
 from anofpdm.student.student_network import fill_missing
 from anofpdm.util.artifacts import to_plain
@@ -94,14 +95,12 @@ class DiffusionEngine:
         return tuple(self.modalities[channel] for channel in self.calibration.settings.channels)
 
     @property
-    def cosine_cut(self) -> float:
-        """Slices are unhealthy at or below it, with the cosine detector."""
-        return self.calibration.cut
-
-    @property
-    def healthy_level(self) -> float:
-        """Value of the anomaly map that nearly all pixels of healthy slices stay below."""
-        return fit_for(self.calibration, self.decision).healthy_threshold or 0.0
+    def rules(self) -> DecisionRules:
+        calibration, decision = self.calibration, self.decision
+        if decision.detector == Detector.CALIBRATED:
+            decision = replace(decision, detector=calibration.detector)
+        level = fit_for(calibration, decision).healthy_threshold or 0.0
+        return DecisionRules(self.name, decision, calibration.cut, level)
 
     def decide(self, slices: EngineSlices, progress: Progress) -> Decisions:
         """Detect and mask each slice."""
@@ -115,7 +114,7 @@ class DiffusionEngine:
 
     def settings(self) -> dict[str, Any]:
         """Everything that determines the result, for summary.json."""
-        calibration, detector = self.calibration, self.decision.detector
+        calibration = self.calibration
         return {
             "calibration_sha256": self.model.calibration_sha256,
             "precision": self.model.network.predict.precision,
@@ -123,7 +122,7 @@ class DiffusionEngine:
             "strength_by": calibration.strength_by,
             "signal": calibration.settings.signal,
             "gradient_share": calibration.settings.gradient_share,
-            "detector": calibration.detector if detector == Detector.CALIBRATED else detector,
+            "detector": self.rules.decision.detector,
             "scored": list(self.scored_modalities),
             "levels": len(calibration.settings.levels),
             "highest_level": calibration.settings.levels[-1],
@@ -138,8 +137,6 @@ class StudentEngine:
 
     student: Student
     name: ClassVar = Engine.STUDENT
-    cosine_cut: ClassVar = float("nan")
-    healthy_level: ClassVar = 0.5
 
     @property
     def device(self) -> torch.device:
@@ -165,6 +162,11 @@ class StudentEngine:
     @property
     def neighbours_mm(self) -> tuple[float, ...]:
         return self.student.config.neighbours_mm
+
+    @property
+    def rules(self) -> DecisionRules:
+        chosen = self.student.choices.threshold_probability is not None
+        return DecisionRules(self.name, healthy_level=0.5, threshold_chosen=chosen)
 
     def decide(self, slices: EngineSlices, progress: Progress) -> Decisions:
         pixels = slices.channels(self.modalities).pixels

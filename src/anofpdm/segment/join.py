@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from anofpdm.errors import ConfigError, OutputError
+from anofpdm.report.summary import Summary
 from anofpdm.segment import outputs
 from anofpdm.util.files import encode_csv, folder_lock, read_regular_file, write_atomically
 
 Item = TypeVar("Item")
 PARTS, TABLE = "parts", "scans.csv"
 COUNTS = ("volume_ml", "findings", "slices", "slices_detected", "estimated_dice")
-COLUMNS = ("scan", *COUNTS, outputs.MISSING_MODALITIES, "warnings", "engine", "model_sha256", "folder")
+COLUMNS = ("scan", *COUNTS, "missing_modalities", "warnings", "engine", "model_sha256", "folder")
 
 
 @dataclass(frozen=True)
@@ -77,26 +78,25 @@ def join_results(out: Path) -> JoinedResults:
 
 def result_rows(out: Path) -> list[dict[str, Any]]:
     """Of all results in the folder: columns of the table, by names of scans."""
-    suffix, rows = outputs.bids_suffix(outputs.SUMMARY), []
-    for path in [*out.glob(f"*/{outputs.SUMMARY}"), *out.glob(f"sub-*/**/*{suffix}")]:
-        scan = path.parent.name if path.name == outputs.SUMMARY else path.name.removesuffix(suffix)
-        rows.append({"scan": scan, **_read_summary(path), "folder": path.parent.relative_to(out).as_posix()})
+    rows = []
+    for path in [*out.glob(f"*/{outputs.SUMMARY}"), *out.glob(f"sub-*/**/*{outputs.BIDS_SUMMARY}")]:
+        if files := outputs.ResultFiles.of_summary(path):
+            folder = files.folder.relative_to(out).as_posix()
+            rows.append({"scan": files.scan, **_read_summary(path), "folder": folder})
     return sorted(rows, key=lambda row: str(row["scan"]))
 
 
 def _read_summary(path: Path) -> dict[str, Any]:
     try:
-        summary = json.loads(read_regular_file(path))
-        settings = summary["settings"]
-        return {
-            **{name: summary[name] for name in COUNTS},
-            outputs.MISSING_MODALITIES: " ".join(summary[outputs.MISSING_MODALITIES]),
-            "warnings": len(summary["warnings"]),
-            "engine": settings["engine"],
-            "model_sha256": settings["model_sha256"],
-        }
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
+        summary = Summary.read(path)
+    except (OSError, ValueError) as problem:
         raise OutputError(f"{path}: damaged ({problem}); remove it and segment the scan again") from None
+    return {
+        **{name: getattr(summary, name) for name in COUNTS},
+        "missing_modalities": " ".join(summary.missing_modalities),
+        "warnings": len(summary.warnings),
+        **{name: summary.settings.get(name) for name in ("engine", "model_sha256")},
+    }
 
 
 def _check_parts(out: Path, joined: JoinedResults) -> None:

@@ -11,10 +11,12 @@ from pathlib import Path
 from anofpdm import __version__
 from anofpdm.errors import AnoFPDMError, ConfigError, OutputError, ScanError, ScanWarning
 from anofpdm.raw.cache import StudyCache, discard
+from anofpdm.report.summary import Summary
 from anofpdm.segment import outputs
-from anofpdm.segment.earlier import EarlierResult
+from anofpdm.segment.earlier import describe_conflict, describe_versions
 from anofpdm.segment.engines import TASK
 from anofpdm.segment.inputs import Target
+from anofpdm.segment.outputs import ResultFiles
 from anofpdm.segment.request import SegmentRequest
 from anofpdm.segment.result import Segmentation
 from anofpdm.segment.segment_scan import request_for, segment_scan
@@ -34,12 +36,11 @@ DEFAULT_FILES = (outputs.OVERVIEW, outputs.REPORT)  # besides those that are alw
 
 @dataclass
 class RunReport:
-    segmented: dict[str, float] = field(default_factory=dict)  # scan to lesion volume in ml
-    skipped: dict[str, float] = field(default_factory=dict)  # complete results of an earlier run
+    segmented: dict[str, Summary] = field(default_factory=dict)  # by scan
+    skipped: dict[str, Summary] = field(default_factory=dict)  # complete results of an earlier run
     failed: dict[str, str] = field(default_factory=dict)  # scan to reason
     refused: dict[str, str] = field(default_factory=dict)  # of `failed`: the folder has a result of something else
     warnings: dict[str, list[str]] = field(default_factory=dict)
-    missing: dict[str, tuple[str, ...]] = field(default_factory=dict)  # scan to the optional modalities that it lacks
 
     def add(self, other: "RunReport") -> None:
         for name, entries in vars(other).items():
@@ -103,8 +104,6 @@ class BatchSegmentation:
                 with target.open() as opened:
                     if not self._is_complete(opened, report):
                         self._segment(opened, report, update)
-                if missing := self.request.inputs.missing(target.subject.images):
-                    report.missing[name] = missing
             update(TASK, 1, 1)
         return report
 
@@ -125,58 +124,57 @@ class BatchSegmentation:
 
     def _is_complete(self, target: Target, report: RunReport) -> bool:
         """Whether an earlier run made this result. Refuses one of something else."""
-        (folder, name), request, subject = result_location(target, self.out), self.request, target.subject
-        earlier, settings = EarlierResult.read(folder / name(outputs.SUMMARY)), request_for(target, request).settings()
-        if earlier is None:
-            return False
+        result, request, subject = result_files(target, self.out), self.request, target.subject
+        settings = request_for(target, request).settings()
         try:
-            conflict = earlier.conflict(request.model_name, settings, subject.images)
-        except OSError:  # an image that cannot be read: reading the scan fails again, with the reason
+            earlier = Summary.read(result.path(outputs.SUMMARY))
+            conflict = describe_conflict(earlier, request.model_name, settings, subject.images)
+        except (OSError, ValueError):  # no summary or a damaged one, or an image that cannot be read: made again
             return False
         if conflict:
             if self.overwrite:
                 return False
-            report.refused[subject.name] = f"{folder} {conflict}; {self.remedy}"
+            report.refused[subject.name] = f"{result.folder} {conflict}; {self.remedy}"
             raise ConfigError(report.refused[subject.name])
-        note = earlier.version_note(settings)
+        note = describe_versions(earlier, settings)
         wanted = [file for file in self.files if target.study is not None or file != outputs.DICOM_SEG]
-        files = (folder / name(file) for file in (outputs.MASK, outputs.ANOMALY_MAP, *wanted))
+        files = map(result.path, (outputs.MASK, outputs.ANOMALY_MAP, *wanted))
         if (note and self.overwrite) or not all(file.is_file() for file in files):
             return False
-        report.skipped[subject.name] = earlier.volume_ml
+        report.skipped[subject.name] = earlier
         if note:
             report.warnings[subject.name] = [note]
         return True
 
     def _segment(self, target: Target, report: RunReport, progress: Progress) -> None:
-        scan, (folder, name) = target.subject.name, result_location(target, self.out)
+        scan, files = target.subject.name, result_files(target, self.out)
 
         def report_line(line: str) -> None:
             self.report_stage(f"{scan}: {target.name_series(line)}")
 
         for line in target.notes:
             report_line(line)
-        prepared = folder / outputs.PREPARATION if self.preparations is None else self.preparations / scan
+        prepared = files.folder / outputs.PREPARATION if self.preparations is None else self.preparations / scan
         result = segment_scan(target, self.request, progress, StudyCache(prepared, report_line))
-        with translate_write_errors(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-        with folder_lock(folder, needed=self.shared):
-            self._save(target, result, folder, name)
-        report.segmented[scan] = result.volume_ml
-        if result.summary["warnings"]:
-            report.warnings[scan] = result.summary["warnings"]
+        with translate_write_errors(files.folder):
+            files.folder.mkdir(parents=True, exist_ok=True)
+        with folder_lock(files.folder, needed=self.shared):
+            self._save(target, result, files)
+        report.segmented[scan] = result.summary
+        if result.summary.warnings:
+            report.warnings[scan] = result.summary.warnings
 
-    def _save(self, target: Target, result: Segmentation, folder: Path, name: Callable[[str], str]) -> None:
-        title = target.subject.name
+    def _save(self, target: Target, result: Segmentation, files: ResultFiles) -> None:
+        folder, stem, title = files.folder, files.stem, target.subject.name
         remove_temporary_files(folder)
         picture, report = outputs.OVERVIEW in self.files, outputs.REPORT in self.files
-        result.save(folder, name, picture=picture, report=report, title=title)
+        result.save(folder, stem, picture=picture, report=report, title=title)
         if outputs.SEG_NRRD in self.files:
-            result.save_seg_nrrd(folder, name)
+            result.save_seg_nrrd(folder, stem)
         if outputs.LABEL_TABLE in self.files:
-            result.save_label_table(folder, name)
+            result.save_label_table(folder, stem)
         if target.study is not None and outputs.DICOM_SEG in self.files:  # last: if it fails, the NIfTI files exist
-            result.save_dicom(target.study, folder, title, name)
+            result.save_dicom(target.study, folder, title, stem)
 
 
 def _scan_progress(progress: Progress, number: int, count: int, name: str) -> Progress:
@@ -188,9 +186,7 @@ def _scan_progress(progress: Progress, number: int, count: int, name: str) -> Pr
     return update
 
 
-def result_location(target: Target, out: Path) -> tuple[Path, Callable[[str], str]]:
-    """Folder for a scan's results, and the function that names its files there."""
+def result_files(target: Target, out: Path) -> ResultFiles:
+    """Of a scan, in the folder of all."""
     name = target.subject.name
-    if not target.bids:
-        return out / name, str
-    return out.joinpath(*name.split("_"), "anat"), lambda file: name + outputs.bids_suffix(file)
+    return ResultFiles(out.joinpath(*name.split("_"), "anat"), name) if target.bids else ResultFiles(out / name)

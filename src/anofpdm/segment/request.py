@@ -87,7 +87,7 @@ class SegmentRequest:
         """Everything but the scan that determines the result. Results are comparable only where these are equal."""
         settings = {
             "anofpdm": __version__,
-            "torch": torch.__version__,
+            "torch": str(torch.__version__),
             "engine": self.engine.name,
             "model_sha256": self.model_sha256,
             "brain_mask": self.brain.description(),

@@ -1,23 +1,22 @@
 """The result of a segmented scan, and how it is written to a folder."""
 
-import json
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from anofpdm.method.decision import Decisions
-from anofpdm.raw.study import PlacedSeries, to_series
-from anofpdm.report.display import DisplayData
+from anofpdm.raw.study import to_series
+from anofpdm.report.display import SegmentedScan
 from anofpdm.report.overview import draw_overview
 from anofpdm.report.result_page import render_report
 from anofpdm.scans import Grid, write_nifti
 from anofpdm.scans.findings import Finding
 from anofpdm.scans.seg_nrrd import label_table, write_seg_nrrd
 from anofpdm.segment import outputs
+from anofpdm.segment.outputs import ResultFiles
 from anofpdm.util.files import encode_csv, translate_write_errors, write_atomically
 from anofpdm.util.text import count_noun
 
@@ -29,65 +28,36 @@ OPTIONAL_FILES = (outputs.OVERVIEW, outputs.REPORT, outputs.SEG_NRRD, outputs.DI
 MAP_STEPS = 2.0**17  # values of a saved map are multiples of 1 / 131,072
 
 
-@dataclass(frozen=True)
-class Segmentation:
-    mask: np.ndarray  # bool [i, j, k], on the grid of the scan
-    anomaly_map: np.ndarray  # float32 [i, j, k]
-    grid: Grid
-    slices: list[dict[str, Any]]  # rows of slices.csv
-    findings: list[Finding]  # largest first
-    decisions: Decisions  # on the slices of the network
-    summary: dict[str, Any]  # settings, inputs, warnings, seconds; of a raw study, what was done to it
-    display: DisplayData
-    series: tuple[PlacedSeries, ...] = ()  # of a raw study, the reference first; `grid` is that of the reference
-    pictures: Mapping[str, bytes] = field(default_factory=dict)  # PNG by series of a raw study: brain and registration
-
-    @property
-    def volume_ml(self) -> float:
-        return float(self.mask.sum() * self.grid.voxel_ml)
-
-    @property
-    def estimated_dice(self) -> float:
-        """Of the scan, without a manual mask: the mean over slices, weighted by the area of their masks. NaN where no
-        lesion was found, or the engine has no estimate."""
-        return average_estimate(self.decisions)
+class Segmentation(SegmentedScan):
+    """A SegmentedScan that can be saved."""
 
     def save(
         self,
         folder: str | Path,
-        name: Callable[[str], str] = str,  # renames the files, e.g. to BIDS names
+        stem: str = "",  # name of the scan, with which BIDS names start
         *,
         picture: bool = True,
         report: bool = True,
         title: str | None = None,  # of picture and report; default: name of the folder
     ) -> None:
         """Write all files into `folder`; the summary last, so that its presence means completeness."""
-        folder = Path(folder)
-        with translate_write_errors(folder):
-            folder.mkdir(parents=True, exist_ok=True)
+        files = ResultFiles(Path(folder), stem)
+        with translate_write_errors(files.folder):
+            files.folder.mkdir(parents=True, exist_ok=True)
         rows = (row.values() for row in self.slices)
-        _remove_earlier(folder, name)
+        _remove_earlier(files)
         for series, mask, grid in self._on_grids(self.mask):
-            path = folder / name(outputs.on_series(outputs.MASK, series))
-            write_nifti(path, (mask >= 0.5).astype(np.uint8), grid)
+            write_nifti(files.path(outputs.MASK, series), (mask >= 0.5).astype(np.uint8), grid)
         for series, anomaly_map, grid in self._on_grids(self.anomaly_map):
-            path = folder / name(outputs.on_series(outputs.ANOMALY_MAP, series))
-            write_nifti(path, round_map(anomaly_map), grid)
-        write_atomically(folder / name(outputs.FINDINGS), encode_csv(FINDING_COLUMNS, map(_finding_row, self.findings)))
-        write_atomically(folder / name(outputs.SLICES), encode_csv(self.slices[0], rows))
-        title = title or folder.resolve().name
+            write_nifti(files.path(outputs.ANOMALY_MAP, series), round_map(anomaly_map), grid)
+        write_atomically(files.path(outputs.FINDINGS), encode_csv(FINDING_COLUMNS, map(_finding_row, self.findings)))
+        write_atomically(files.path(outputs.SLICES), encode_csv(self.slices[0], rows))
+        title = title or files.folder.resolve().name
         if picture:
-            write_atomically(folder / name(outputs.OVERVIEW), self.overview(title))
+            write_atomically(files.path(outputs.OVERVIEW), self.overview(title))
         if report:
-            write_atomically(folder / name(outputs.REPORT), render_report(self, title))
-        counts = {
-            "volume_ml": round(self.volume_ml, 4),
-            "estimated_dice": None if math.isnan(self.estimated_dice) else round(self.estimated_dice, 4),
-            "findings": len(self.findings),
-            "slices": len(self.slices),
-            "slices_detected": int(self.decisions.detected.sum()),
-        }
-        write_atomically(folder / name(outputs.SUMMARY), json.dumps({**counts, **self.summary}, indent=2).encode())
+            write_atomically(files.path(outputs.REPORT), render_report(self, title))
+        write_atomically(files.path(outputs.SUMMARY), self.summary.encode())
 
     def _on_grids(self, volume: np.ndarray) -> Iterator[tuple[str, np.ndarray, Grid]]:
         """A mask or map on the grid of the scan (""), and on that of each series of a raw study."""
@@ -95,27 +65,27 @@ class Segmentation:
         for series in self.series:
             yield series.name, to_series(volume, self.series[0], series), series.grid
 
-    def save_seg_nrrd(self, folder: str | Path, name: Callable[[str], str] = str) -> None:
+    def save_seg_nrrd(self, folder: str | Path, stem: str = "") -> None:
         """Write the mask for 3D Slicer, with name and colour; also on the grid of each series of a raw study."""
+        files = ResultFiles(Path(folder), stem)
         for series, mask, grid in self._on_grids(self.mask):
-            write_seg_nrrd(Path(folder) / name(outputs.on_series(outputs.SEG_NRRD, series)), mask >= 0.5, grid)
+            write_seg_nrrd(files.path(outputs.SEG_NRRD, series), mask >= 0.5, grid)
 
-    def save_label_table(self, folder: str | Path, name: Callable[[str], str] = str) -> None:
+    def save_label_table(self, folder: str | Path, stem: str = "") -> None:
         """Write name and colour of the label in mask.nii.gz, for ITK-SNAP."""
-        write_atomically(Path(folder) / name(outputs.LABEL_TABLE), label_table())
+        write_atomically(ResultFiles(Path(folder), stem).path(outputs.LABEL_TABLE), label_table())
 
-    def save_dicom(self, study: "DicomStudy", folder: Path, title: str, name: Callable[[str], str] = str) -> None:
+    def save_dicom(self, study: "DicomStudy", folder: Path, title: str, stem: str = "") -> None:
         """Write the overview as secondary capture, and the mask as DICOM SEG, also for each series of a raw study. The
         SEG of the scan is the last file, so that its presence means completeness."""
         from anofpdm.scans.dicom.seg import FIRST_NUMBER_ON_SERIES, SERIES_NUMBERS, write_capture, write_seg
 
-        missing = self.summary[outputs.MISSING_MODALITIES]
-        write_capture(folder / name(outputs.DICOM_CAPTURE), self.overview(title), study, missing)
+        files, missing = ResultFiles(folder, stem), self.summary.missing_modalities
+        write_capture(files.path(outputs.DICOM_CAPTURE), self.overview(title), study, missing)
         for number, series in enumerate(self.series[1:], start=FIRST_NUMBER_ON_SERIES):
-            path = folder / name(outputs.on_series(outputs.DICOM_SEG, series.name))
             mask = to_series(self.mask, self.series[0], series) >= 0.5
-            write_seg(path, mask, study.only(series.name), number, missing)
-        write_seg(folder / name(outputs.DICOM_SEG), self.mask, study, SERIES_NUMBERS[0], missing)
+            write_seg(files.path(outputs.DICOM_SEG, series.name), mask, study.only(series.name), number, missing)
+        write_seg(files.path(outputs.DICOM_SEG), self.mask, study, SERIES_NUMBERS[0], missing)
 
     def overview(self, title: str, truth: np.ndarray | None = None) -> bytes:
         """PNG with the most affected slices, their maps and masks; with the true lesion, bool [n, H, W], if given."""
@@ -123,24 +93,13 @@ class Segmentation:
         return draw_overview(self.display, self.decisions, caption, oriented=self.grid.oriented, truth=truth)
 
 
-def _remove_earlier(folder: Path, name: Callable[[str], str]) -> None:
+def _remove_earlier(files: ResultFiles) -> None:
     """What an earlier run wrote and this one may not write again: the summary first, also files on grids of series."""
     for file in (outputs.SUMMARY, *OPTIONAL_FILES):
-        (folder / name(file)).unlink(missing_ok=True)
+        files.path(file).unlink(missing_ok=True)
     for file in (outputs.MASK, outputs.ANOMALY_MAP, outputs.SEG_NRRD, outputs.DICOM_SEG):
-        before, after = name(outputs.on_series(file, "\0")).split("\0")
-        for path in list(folder.iterdir()):
-            if path.name.startswith(before) and path.name.endswith(after):
-                path.unlink(missing_ok=True)
-
-
-def average_estimate(decisions: Decisions) -> float:
-    """Mean estimated DICE of the slices, weighted by the area of their masks; NaN if no slice has an estimate."""
-    if decisions.estimated_dice is None:
-        return math.nan
-    areas = decisions.masks.sum(axis=(1, 2))
-    known = ~np.isnan(decisions.estimated_dice)
-    return float(np.average(decisions.estimated_dice[known], weights=areas[known])) if known.any() else math.nan
+        for path in files.by_series(file).values():
+            path.unlink(missing_ok=True)
 
 
 def slice_table(decisions: Decisions, indices: np.ndarray, pixel_mm: float) -> list[dict[str, Any]]:

@@ -1,15 +1,16 @@
 """The way of a scan: read (a raw study is registered and stripped first), cut into axial slices, decided on slice by
 slice, and back on its grid."""
 
+import math
 import time
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from msgspec import UNSET
 
 from anofpdm.choices import Raw
 from anofpdm.errors import ContrastWarning, ScanError, ScanWarning
@@ -18,7 +19,8 @@ from anofpdm.raw.brain import DEEPBET, BrainFinder
 from anofpdm.raw.cache import StudyCache
 from anofpdm.raw.study import Study, StudyOptions
 from anofpdm.raw.template import in_template_space
-from anofpdm.report.display import DisplayData, SliceSpace
+from anofpdm.report.display import DisplayData, SliceSpace, average_estimate
+from anofpdm.report.summary import InputFile, Summary
 from anofpdm.scans import AxialPlanes, Grid, Scan, read_scan, scan_slices
 from anofpdm.scans.findings import Finding, find_lesions
 from anofpdm.scans.grid import on_one_grid
@@ -27,7 +29,6 @@ from anofpdm.scans.plausible import check_head, is_stripped
 from anofpdm.scans.slices import LEAST_FOREGROUND, foreground_of
 from anofpdm.segment.engines import EngineSlices, decide_where_it_fits
 from anofpdm.segment.inputs import Target
-from anofpdm.segment.outputs import MISSING_MODALITIES
 from anofpdm.segment.request import SegmentRequest
 from anofpdm.segment.result import Segmentation, slice_table
 from anofpdm.segment.scan_checks import check_scan, record_warnings
@@ -110,7 +111,7 @@ def segment_scan(target: Target, request: SegmentRequest, progress: Progress, ca
     if any(isinstance(warning, ContrastWarning) for warning in warned):
         decisions = replace(decisions, estimated_dice=None)  # by the probabilities, it would be too high
     texts = list(dict.fromkeys(target.name_series(str(warning)) for warning in warned))
-    summary = _summary(target, scan, request, texts)
+    seconds = round(time.perf_counter() - start, 2)
     return Segmentation(
         mask=mask,
         anomaly_map=anomaly_map,
@@ -118,7 +119,7 @@ def segment_scan(target: Target, request: SegmentRequest, progress: Progress, ca
         slices=slice_table(decisions, slices.indices, scan.planes.pixel_mm),
         findings=findings,
         decisions=decisions,
-        summary={**summary, "seconds": round(time.perf_counter() - start, 2)},
+        summary=_summary(target, scan, request, decisions, mask, findings, texts, seconds),
         display=_display_data(scan, slices, request),
         series=() if scan.study is None else scan.study.series,
         pictures={} if scan.study is None else scan.study.pictures,
@@ -225,20 +226,36 @@ def rows_to_explain(requested: Sequence[int], indices: np.ndarray, where: object
     return np.flatnonzero(np.isin(numbers, requested))
 
 
-def _summary(target: Target, scan: ReadScan, request: SegmentRequest, warned: list[str]) -> dict[str, Any]:
+def _summary(
+    target: Target,
+    scan: ReadScan,
+    request: SegmentRequest,
+    decisions: Decisions,
+    mask: np.ndarray,
+    findings: Sequence[Finding],
+    warned: list[str],
+    seconds: float,
+) -> Summary:
     """Of DICOM, with the series of the study instead of temporary files."""
     series = {} if target.study is None else target.study.to_dict()
-    return {
-        "model": request.model_name,
-        "settings": request.settings(),
-        "inputs": {
-            name: {"file": target.name_series(str(path)), "sha256": file_sha256(path), **series.get(name, {})}
+    estimate = average_estimate(decisions)
+    return Summary(
+        volume_ml=round(float(mask.sum() * scan.grid.voxel_ml), 4),
+        estimated_dice=None if math.isnan(estimate) else round(estimate, 4),
+        findings=len(findings),
+        slices=len(decisions.masks),
+        slices_detected=int(decisions.detected.sum()),
+        model=request.model_name,
+        settings=request.settings(),
+        inputs={
+            name: InputFile(target.name_series(str(path)), file_sha256(path), **series.get(name, {}))
             for name, path in scan.files.items()
         },
-        MISSING_MODALITIES: list(request.inputs.missing(scan.files)),
-        "warnings": warned,
-        **({} if scan.study is None else {"study": scan.study.record}),
-    }
+        missing_modalities=list(request.inputs.missing(scan.files)),
+        warnings=warned,
+        study=UNSET if scan.study is None else scan.study.record,
+        seconds=seconds,
+    )
 
 
 def _display_data(scan: ReadScan, slices: EngineSlices, request: SegmentRequest) -> DisplayData:
@@ -249,8 +266,6 @@ def _display_data(scan: ReadScan, slices: EngineSlices, request: SegmentRequest)
         indices=slices.indices,
         pixel_mm=scan.planes.pixel_mm,
         modalities=shown,
-        cosine_cut=engine.cosine_cut,
-        healthy_level=engine.healthy_level,
-        engine=engine.name,
+        rules=engine.rules,
         space=scan.slice_space,
     )

@@ -11,7 +11,6 @@ An id is 128 random bits. An id from a client is only looked up, never used as p
 """
 
 import contextlib
-import json
 import secrets
 import shutil
 import threading
@@ -22,13 +21,14 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from anofpdm.segment.outputs import MISSING_MODALITIES, SUMMARY
+from anofpdm.report.summary import Summary
+from anofpdm.segment.outputs import SUMMARY
 from anofpdm.util.artifacts import decode, encode
 from anofpdm.util.files import write_atomically
 from anofpdm.viewer.limits import scan_not_found
 
 STATE, INPUT, RESULT, UNFINISHED = "job.json", "input", "result", "unfinished"
-SUMMARY_FIELDS = ("volume_ml", "findings", "slices", "slices_detected", MISSING_MODALITIES, "warnings")
+SUMMARY_FIELDS = ("volume_ml", "findings", "slices", "slices_detected", "missing_modalities", "warnings")
 MAX_ATTEMPTS = 3  # a scan whose processing ended the server or its worker this often fails
 GIVEN_UP = "The server ended several times while it processed this scan; it will not be tried again."
 
@@ -141,8 +141,8 @@ class JobStore:
             if (output := self.path(job, UNFINISHED)).is_dir():
                 shutil.rmtree(self.path(job, RESULT), ignore_errors=True)
                 output.rename(self.path(job, RESULT))
-            summary = json.loads(self.path(job, f"{RESULT}/{SUMMARY}").read_text())
-            result = {name: summary[name] for name in SUMMARY_FIELDS if name in summary}
+            summary = Summary.read(self.path(job, f"{RESULT}/{SUMMARY}"))
+            result = {name: getattr(summary, name) for name in SUMMARY_FIELDS}
             return self.change(job.id, state=JobState.DONE, finished=time.time(), result=result)
 
     def end(self, job: Job, state: JobState, reason: str | None = None) -> Job:

@@ -136,7 +136,7 @@ def _describe_result(result: Result) -> ResultResponse:
     return ResultResponse(
         **result.list_item().model_dump(),
         missing_modalities=result.summary.missing_modalities,
-        notes=result.warnings(),
+        notes=result.summary.public_warnings(),
         lesions=result.lesions(),
         scans=[describe(f"{SCAN}{name}", path) for name, path in result.scans().items()],
         files=[describe(role, path) for role, path in result.files.items()],

@@ -9,13 +9,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import ValidationError
+import msgspec
 
+from anofpdm.report.summary import Summary
 from anofpdm.segment import outputs
+from anofpdm.segment.outputs import ResultFiles
 from anofpdm.util.files import file_sha256
-from anofpdm.util.text import remove_folders
 from anofpdm.viewer.limits import RequestError, scan_not_found
-from anofpdm.viewer.schemas import ResultListItem, Summary
+from anofpdm.viewer.schemas import Numbers, ResultListItem
 
 FILES = {
     "mask": outputs.MASK,
@@ -29,7 +30,6 @@ FILES = {
     "dicom-picture": outputs.DICOM_CAPTURE,
 }  # by role
 SCAN = "scan-"  # prefix of a modality: the role of a scan
-VOLUME = b'"volume_ml"'  # in every summary of `segment`
 MAX_TABLE_BYTES = 4 << 20  # of a summary or a table of findings
 
 
@@ -53,15 +53,10 @@ class Result:
         named = {name: self._scan(name) for name in self.summary.inputs}
         return {name: path for name, path in named.items() if path is not None}
 
-    def warnings(self) -> list[str]:
-        """With file names, but without folders."""
-        files = [source.file for source in self.summary.inputs.values()]
-        return [remove_folders(text, files) for text in self.summary.warnings]
-
     def list_item(self) -> ResultListItem:
+        numbers = {} if self.unreadable else {name: getattr(self.summary, name) for name in Numbers.model_fields}
         warnings = len(self.summary.warnings)
-        own = {"key": self.key, "title": self.title, "warnings": warnings, "unreadable": self.unreadable}
-        return ResultListItem.model_validate(self.summary.model_dump() | own)
+        return ResultListItem(key=self.key, title=self.title, warnings=warnings, unreadable=self.unreadable, **numbers)
 
     def lesions(self) -> list[dict[str, float]]:
         """Rows of the table of findings, largest first; none if the table is damaged."""
@@ -112,60 +107,40 @@ def _find_results(root: Path) -> Iterator[Result]:
         path = Path(folder)
         subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
         for name in sorted(names):
-            stem = name.removesuffix(outputs.bids_suffix(outputs.SUMMARY))  # a BIDS name starts with it
-            if name == outputs.SUMMARY:
-                stem = ""
-            if stem != name and (result := read_result(root, path, stem)) is not None:
+            place = ResultFiles.of_summary(path / name)
+            if place is not None and (result := read_result(root, place)) is not None:
                 yield result
 
 
 def read_result(
-    root: Path, folder: Path, stem: str = "", *, key: str | None = None, title: str = "", scan_folder: Path = Path()
+    root: Path, place: ResultFiles, *, key: str | None = None, title: str = "", scan_folder: Path = Path()
 ) -> Result | None:
-    """None if there is no summary, or that of another program."""
-    name = _name(stem, outputs.SUMMARY)
-    if not os.path.lexists(folder / name):
+    """None if there is no summary; or it cannot be read and there is no mask: it is that of another program."""
+    path = place.path(outputs.SUMMARY)
+    if not os.path.lexists(path):
         return None
-    scan = stem or folder.relative_to(root).as_posix()
+    scan = place.stem or place.folder.relative_to(root).as_posix()
     title = title or _printable(scan if scan != "." else root.name)
-    key = key or hashlib.sha256(os.fsencode(folder / name)).hexdigest()[:20]
-    data, files, summary, unreadable = b"", dict[str, Path](), Summary(), None
+    key = key or hashlib.sha256(os.fsencode(path)).hexdigest()[:20]
+    files, summary, unreadable = _find_files(root, place), Summary(volume_ml=0), None
     try:
-        files = _result_files(root, folder, stem)
         if "summary" not in files:
             raise ValueError("not a regular file in this folder")
-        data = _read_limited(files["summary"])
-        if VOLUME not in data:
-            raise ValueError("not a summary of anofpdm segment")
-        summary = Summary.model_validate_json(data)
-    except (OSError, ValueError) as problem:  # pydantic's errors are ValueErrors
-        if VOLUME not in data and data and "mask" not in files:
+        summary = Summary.decode(_read_limited(files["summary"]))
+        msgspec.json.encode(summary)  # raises where a name is not UTF-8
+    except (OSError, ValueError) as problem:
+        if "mask" not in files:
             return None
-        unreadable = f"{_printable(name)}: {_describe(problem)}"
+        unreadable = f"{_printable(path.name)}: {getattr(problem, 'strerror', None) or problem}"
     return Result(key, title, files, summary, scan_folder, unreadable)
 
 
-def _name(stem: str, file: str) -> str:
-    return stem + outputs.bids_suffix(file) if stem else file
-
-
-def _result_files(root: Path, folder: Path, stem: str) -> dict[str, Path]:
+def _find_files(root: Path, place: ResultFiles) -> dict[str, Path]:
     """Regular files below the root, also after links are resolved, by role; with the masks of a raw study on the grids
     of its series."""
-    names = {role: _name(stem, file) for role, file in FILES.items()}
-    before, after = _name(stem, outputs.on_series(outputs.MASK, "\0")).split("\0")
-    for name in sorted(path.name for path in folder.iterdir()):
-        if name.startswith(before) and name.endswith(after):
-            names[_printable(f"mask-on-{name[len(before) : -len(after)]}")] = name
-    paths = {role: folder / name for role, name in names.items()}
+    paths = {role: place.path(file) for role, file in FILES.items()}
+    paths |= {_printable(f"mask-on-{series}"): path for series, path in place.by_series(outputs.MASK).items()}
     return {role: path for role, path in paths.items() if path.is_file() and path.resolve().is_relative_to(root)}
-
-
-def _describe(problem: OSError | ValueError) -> str:
-    if isinstance(problem, ValidationError):
-        first = problem.errors(include_url=False, include_input=False)[0]
-        return ": ".join((".".join(map(str, first["loc"])), first["msg"])).removeprefix(": ")
-    return getattr(problem, "strerror", None) or str(problem)
 
 
 def _printable(name: str) -> str:

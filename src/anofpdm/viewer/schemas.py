@@ -1,11 +1,8 @@
 """Requests and responses of the HTTP API, as its documentation shows them."""
 
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
-
-Quantity = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=0, lt=2**53)]  # JavaScript's largest exact integer
+from pydantic import BaseModel, ConfigDict
 
 
 class Described(BaseModel):
@@ -75,31 +72,16 @@ class FileResponseItem(Described):
     url: str
 
 
-class InputFile(BaseModel):
-    file: str = ""
-    sha256: str = ""
-
-
 class Numbers(Described):
-    volume_ml: Quantity | None = None
-    findings: Count | None = None
+    volume_ml: float | None = None
+    findings: int | None = None
     """Number of connected lesions."""
-    slices: Count | None = None
+    slices: int | None = None
     """Number of analysed slices."""
-    slices_detected: Count | None = None
+    slices_detected: int | None = None
     """Number of slices classified as unhealthy."""
-    seconds: Quantity | None = None
+    seconds: float | None = None
     """Processing time."""
-
-
-class Summary(Numbers):
-    """What pages show of a summary.json, which may come from elsewhere."""
-
-    model_config = ConfigDict(strict=True)
-
-    warnings: list[str] = []
-    missing_modalities: list[str] = []
-    inputs: dict[str, InputFile] = {}  # by modality
 
 
 class ResultListItem(Numbers):

@@ -7,6 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, FastAPI, Query, Request, Response
 
 from anofpdm import __version__
+from anofpdm.segment.outputs import ResultFiles
 from anofpdm.viewer import pages
 from anofpdm.viewer.jobs import INPUT, RESULT, Job, JobState, JobStore
 from anofpdm.viewer.limits import Limits, RequestError, scan_not_found
@@ -106,7 +107,7 @@ def find_result(store: JobStore, key: str) -> Result:
     if job.state != JobState.DONE:
         raise RequestError(409, "This scan has no result yet.")
     folder = store.path(job).resolve()
-    result = read_result(folder, folder / RESULT, key=job.id, title=job.title, scan_folder=folder / INPUT)
+    result = read_result(folder, ResultFiles(folder / RESULT), key=job.id, title=job.title, scan_folder=folder / INPUT)
     if result is None:
         raise scan_not_found()
     return result

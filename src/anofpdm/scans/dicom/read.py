@@ -7,6 +7,7 @@ to modalities, seg.py writes results as DICOM. World coordinates are those of NI
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -51,7 +52,7 @@ class DicomStudy:
         """With one series, which is then the reference."""
         return replace(self, series={modality: self.series[modality]})
 
-    def to_dict(self) -> dict[str, dict[str, str | int | None]]:
+    def to_dict(self) -> dict[str, dict[str, Any]]:
         """The series of each modality, for a summary; without patient data."""
         labels = {name: series.label for name, series in self.series.items()}
         return {

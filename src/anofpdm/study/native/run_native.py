@@ -18,7 +18,7 @@ from anofpdm.scoring.pairs import Pair, Pairing
 from anofpdm.scoring.score_pairs import ScoringReport, score_pairs
 from anofpdm.segment import outputs
 from anofpdm.segment.inputs import Target
-from anofpdm.segment.many import BatchSegmentation, RunReport, result_location
+from anofpdm.segment.many import BatchSegmentation, RunReport, result_files
 from anofpdm.segment.request import SegmentRequest
 from anofpdm.student.student import FOLDER as STUDENT
 from anofpdm.study.missing import name_without
@@ -61,7 +61,6 @@ class NativeEvaluation:
         report = EngineReport(name, folder, batch.run(world, progress))
         if world.is_main:
             report.scoring = score_pairs(self._pairing(targets, report), LABELS, self.workers, progress)
-            report.estimates = _read_estimates(targets, folder)
         return report
 
     def _pairing(self, targets: Sequence[Target], report: "EngineReport") -> Pairing:
@@ -72,7 +71,6 @@ class NativeEvaluation:
             subject = target.subject
             if subject.name in report.failed:
                 continue
-            folder, name = result_location(target, report.folder)
             try:
                 with warnings.catch_warnings(record=True) as caught:
                     warnings.simplefilter("always", ScanWarning)
@@ -81,7 +79,8 @@ class NativeEvaluation:
                 pairing.failed[subject.name] = str(problem)
                 continue
             report.truth_warnings += [(subject.name, str(warning.message)) for warning in caught]
-            pairing.pairs.append(Pair(subject.name, subject.patient, folder / name(outputs.MASK), truth))
+            mask = result_files(target, report.folder).path(outputs.MASK)
+            pairing.pairs.append(Pair(subject.name, subject.patient, mask, truth))
         return pairing
 
 
@@ -91,13 +90,19 @@ class EngineReport:
     folder: Path  # of masks and scores
     segmentation: RunReport
     scoring: ScoringReport = field(default_factory=ScoringReport)
-    estimates: dict[str, float] = field(default_factory=dict)  # scan to estimated DICE, where the engine has one
     truth_warnings: list[tuple[str, str]] = field(default_factory=list)  # scan and text, of masks that were joined
 
     @property
     def failed(self) -> dict[str, str]:
         """Scans that were not segmented, and why."""
         return self.segmentation.failed
+
+    @property
+    def estimates(self) -> dict[str, float]:
+        """DICE by scan that was segmented, where the engine has estimates."""
+        summaries = {**self.segmentation.skipped, **self.segmentation.segmented}
+        estimates = {scan: summary.estimated_dice for scan, summary in summaries.items()}
+        return {scan: estimate for scan, estimate in estimates.items() if estimate is not None}
 
     @property
     def warnings(self) -> list[tuple[str, str]]:
@@ -110,17 +115,6 @@ class EngineReport:
 def _leave_out(target: Target, modalities: tuple[str, ...]) -> Target:
     images = {name: path for name, path in target.subject.images.items() if name not in modalities}
     return replace(target, subject=replace(target.subject, images=images))
-
-
-def _read_estimates(targets: Sequence[Target], out: Path) -> dict[str, float]:
-    """By scan that was segmented, where the engine has estimates."""
-    estimates = {}
-    for target in targets:
-        folder, name = result_location(target, out)
-        summary = folder / name(outputs.SUMMARY)
-        if summary.is_file():
-            estimates[target.subject.name] = json.loads(summary.read_text()).get("estimated_dice")
-    return {scan: estimate for scan, estimate in estimates.items() if estimate is not None}
 
 
 def find_truth(subject: Subject, folder: Path) -> Path:
