@@ -315,7 +315,7 @@ def test_without_niivue_the_report_fills_the_window(unusual, open_page):
 
 def test_a_damaged_result_is_listed_with_the_reason(unusual, open_page):
     rows = open_page(unusual).page.locator("#rows tr")
-    reason = "Unreadable: summary.json: not a summary of anofpdm segment"
+    reason = "Unreadable: summary.json: not a summary of anofpdm segment (Expected `object`, got `array`)"
     assert rows.nth(0).inner_text().split("\t") == ["damaged", reason]
     assert [rows.nth(number).locator("a").count() for number in range(3)] == [0, 1, 1]
 

@@ -48,8 +48,8 @@ class Summary(msgspec.Struct, kw_only=True):
         """ValueError names the field."""
         try:
             return msgspec.convert(json.loads(data), cls)
-        except RecursionError as problem:
-            raise ValueError(str(problem)) from None
+        except (RecursionError, ValueError) as problem:
+            raise ValueError(f"not a summary of anofpdm segment ({problem})") from None
 
     def encode(self) -> bytes:
         return json.dumps(msgspec.to_builtins(self), indent=2).encode()
