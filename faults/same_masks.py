@@ -94,7 +94,7 @@ def compare(words: Words, earlier: Path, folder: Path) -> float:
     for version, root in {"before": earlier, "after": ROOT}.items():
         command = (sys.executable, "-m", "anofpdm", "segment", *words, "--out", folder / version, *FAST)
         run(*command, PYTHONPATH=str(root / "src"))
-    names = sorted(path.relative_to(folder / "after") for path in (folder / "after").rglob("mask.nii.gz"))
+    names = sorted(path.relative_to(folder / "after") for path in (folder / "after").rglob("*mask.nii.gz"))
     share = max(share_changed(folder / "before" / name, folder / "after" / name) for name in names)
     print(f"{' '.join(words)}: {'identical' if not share else f'{share:.2e} changed'}", flush=True)
     return share
